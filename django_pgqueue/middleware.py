@@ -59,7 +59,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class MiddlewareChain:
     """The methods of all middleware, in the order of the setting."""
 
     enqueue: tuple[Callable[[Call], Any], ...] = ()
@@ -68,7 +68,7 @@ class Chain:
 
 
 @cache
-def chain() -> Chain:
+def chain() -> MiddlewareChain:
     """Return the project's middleware. The first call in each process creates the instances.
 
     Raises:
@@ -76,7 +76,7 @@ def chain() -> Chain:
     """
     instances = [_instantiate(path) for path in get_settings().MIDDLEWARE]
     instances = [*_added.values(), *instances]
-    return Chain(
+    return MiddlewareChain(
         enqueue=tuple(instance.enqueue for instance in instances if hasattr(instance, "enqueue")),
         run=tuple(instance.run for instance in instances if hasattr(instance, "run")),
         arun=tuple(

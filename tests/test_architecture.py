@@ -6,7 +6,7 @@ of imports.
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -277,6 +277,40 @@ def test_rooms_form_no_cycle():
         for room in leaves:
             del imports[room]
     assert {room: sorted(targets & imports.keys()) for room, targets in imports.items()} == {}
+
+
+# The modules with less than 60 lines that one module imports, and why each group stays.
+SMALL = {
+    "one table": "models/",
+    "the statements of one transition": "sql/",
+    "one transition": "lifecycle/",
+    "one subcommand": "management/subcommands/",
+    "one page": "admin/console/",
+    "Django looks for it by this name": "apps.py urls.py templatetags/",
+    "a setting of a project names it": "testing/backends.py",
+    "one capability in this layer": "job_search/batch_jobs.py stats/chunk_explanation.py",
+    "an invariant of its own": "worker/runtime/exit_cause.py worker/supervision/stop_deadline.py",
+}
+
+
+def test_small_modules_have_a_second_caller_or_a_reason():
+    """A reader of many tiny modules turns pages instead of reading."""
+    callers = Counter(target for name in FILES for target in modules_imported(name))
+    small = {
+        name
+        for name, path in FILES.items()
+        if not name.endswith("__init__.py") and callers[name] < 2 and len(path.read_text().splitlines()) < 60
+    }
+    parts = [part for parts in SMALL.values() for part in parts.split()]
+    assert {name for name in small if not any(part in name for part in parts)} == set()
+    assert {part for part in parts if not any(part in name for name in small)} == set()
+
+
+def test_classes_have_names_of_their_own():
+    """A search for a class finds one class. Django prescribes the name of a command."""
+    names = Counter(node.name for name in FILES for node in tree_of(name).body if isinstance(node, ast.ClassDef))
+    assert {name for name, count in names.items() if count > 1} == {"Command"}
+    assert {name for name in names if name.startswith("_") and name[1:] in names} == set()
 
 
 def test_lifecycle_passes_on_no_names():

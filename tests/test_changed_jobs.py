@@ -10,7 +10,7 @@ from django.utils import timezone
 from django_pgqueue import Workflow
 from django_pgqueue.ends import job_operations
 from django_pgqueue.models import AuditEntry, Job, operations
-from django_pgqueue.models.operations import ChosenJobs, JobsToChange, Tally
+from django_pgqueue.models.operations import ChangeTally, ChosenJobs, JobsToChange
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
 from tests import helpers
@@ -136,7 +136,7 @@ def test_command_retry_of_a_key_revives_the_latest():
 
 
 def test_tally_counts_a_job_once_whichever_batch_changes_it():
-    tally = Tally([1, 2, 3, 4])
+    tally = ChangeTally([1, 2, 3, 4])
     assert tally.add([1, 2], [2]) == ([2], 1)
     assert tally.add([3], [1, 2, 3, 4, 5]) == ([1, 3, 4], -1)
     assert tally.add([4], []) == ([], 0)

@@ -296,7 +296,7 @@ def test_enqueue_many_calls_middleware_once_for_each_set_of_options(monkeypatch)
         seen.append(call.task.priority)
         call.headers["priority"] = call.task.priority
 
-    monkeypatch.setattr(middleware, "chain", lambda: middleware.Chain(enqueue=(note,)))
+    monkeypatch.setattr(middleware, "chain", lambda: middleware.MiddlewareChain(enqueue=(note,)))
     first, second = tasks.noop.using(priority=1), tasks.noop.using(priority=2)
     ids = enqueue_many([first.s(), second.s()] * 100)
     assert seen == [1, 2]

@@ -15,7 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_pgqueue.lifecycle import audit as lifecycle_audit
 from django_pgqueue.models import BATCH_SIZE, Job
-from django_pgqueue.models.operations import JobsToChange, Tally, superseded_ids
+from django_pgqueue.models.operations import ChangeTally, JobsToChange, superseded_ids
 from django_pgqueue.states import ActOutcome, Seen, TransitionName
 
 from . import JobAct
@@ -50,7 +50,7 @@ class ActAudit:
             lifecycle_audit.end_audit(self._connection, self._id, outcome, **problem)
 
 
-class JobChanges:
+class ActRun:
     """One act on chosen jobs. `batches()` runs it, and `changed` has the ids of those that it has changed."""
 
     def __init__(
@@ -73,7 +73,7 @@ class JobChanges:
         if act.transition is TransitionName.RETRY:
             left_out = superseded_ids(self._jobs, self.ids)
             self.ids = sorted(job_id for job_id in self.ids if job_id not in left_out)
-        self._tally = Tally(self.ids)
+        self._tally = ChangeTally(self.ids)
 
     @property
     def changed(self) -> Collection[int]:

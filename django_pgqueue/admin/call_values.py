@@ -20,14 +20,14 @@ DIFFERENCE_LIMIT: Final = 1000
 """Characters of each value that a difference keeps."""
 
 
-class Call(NamedTuple):
+class StoredArguments(NamedTuple):
     """The arguments of a call as a job stores them, without the context."""
 
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
 
 
-class DoesNotFit(ValueError):
+class CallDoesNotFit(ValueError):
     """The values do not make a call. The message gives the operator the reason."""
 
 
@@ -47,7 +47,7 @@ def parameters_of(task: TaskDefinition) -> list[Parameter]:
     return list(task.signature.parameters.values())[task.takes_context :]
 
 
-def values_of(task: TaskDefinition, call: Call) -> CallValues:
+def values_of(task: TaskDefinition, call: StoredArguments) -> CallValues:
     """Return the values of a call by parameter."""
     parameters = parameters_of(task)
     positions = [each.name for each in parameters if each.kind in BY_POSITION]
@@ -70,7 +70,7 @@ def values_of(task: TaskDefinition, call: Call) -> CallValues:
     return values
 
 
-def call_of(task: TaskDefinition, values: CallValues) -> Call:
+def call_of(task: TaskDefinition, values: CallValues) -> StoredArguments:
     """Return the call with these values. Parameters are passed by position if `by_position` or the function says so.
 
     Raises:
@@ -88,19 +88,19 @@ def call_of(task: TaskDefinition, values: CallValues) -> Call:
     missing = leading[len(passed) :]
     if missing and (more or any(positions[index] in missing for index in only)):
         later = f"*{more}" if more else positions[only[-1]].name
-        raise DoesNotFit(f"{later} can be passed only together with {missing[0].name}")
+        raise CallDoesNotFit(f"{later} can be passed only together with {missing[0].name}")
     kwargs = {each.name: given[each.name] for each in parameters if each.kind in BY_NAME and each.name in given}
     for each in passed:
         kwargs.pop(each.name, None)
     for each in parameters:
         if each.kind is Parameter.VAR_KEYWORD:
             kwargs |= _more_kwargs(each.name, given.get(each.name, {}), parameters)
-    return Call([*(given[each.name] for each in passed), *given.get(more, [])], kwargs)
+    return StoredArguments([*(given[each.name] for each in passed), *given.get(more, [])], kwargs)
 
 
 def _more_kwargs(name: str, more: Mapping[str, Any], parameters: Sequence[Parameter]) -> Mapping[str, Any]:
     for repeated in (each.name for each in parameters if each.kind in BY_NAME and each.name in more):
-        raise DoesNotFit(f"**{name} contains {repeated}, which has a field of its own")
+        raise CallDoesNotFit(f"**{name} contains {repeated}, which has a field of its own")
     return more
 
 
@@ -108,7 +108,7 @@ def _is_only_by_position(parameter: Parameter) -> bool:
     return parameter.kind is Parameter.POSITIONAL_ONLY
 
 
-def differences(task: TaskDefinition, before: Call, after: Call) -> dict[str, list[str | None]]:
+def differences(task: TaskDefinition, before: StoredArguments, after: StoredArguments) -> dict[str, list[str | None]]:
     """Return by argument the value before and the value after, as JSON text. None: the argument was not passed."""
     old, new = _flat(task, before), _flat(task, after)
     names = [*old, *(name for name in new if name not in old)]
@@ -116,7 +116,7 @@ def differences(task: TaskDefinition, before: Call, after: Call) -> dict[str, li
     return {name: [_cut(each) for each in pair] for name, pair in changes.items() if pair[0] != pair[1]}
 
 
-def _flat(task: TaskDefinition, call: Call) -> dict[str, str | None]:
+def _flat(task: TaskDefinition, call: StoredArguments) -> dict[str, str | None]:
     values = values_of(task, call)
     kinds = {each.name: each.kind for each in parameters_of(task)}
     flat: dict[str, Any] = {}

@@ -18,7 +18,7 @@ from . import databases
 from .links import address
 
 
-class Place(NamedTuple):
+class LinkedPage(NamedTuple):
     """A page that the navigation links: the name of its URL without the prefix, its label, and its permission."""
 
     name: str
@@ -27,24 +27,24 @@ class Place(NamedTuple):
 
 
 PLACES: Final = (
-    Place("overview", _("Overview"), "pgqueue.view_job"),
-    Place("queues", _("Queues"), "pgqueue.view_job"),
-    Place("job_changelist", _("Jobs"), "pgqueue.view_job"),
-    Place("deadjob_changelist", _("Dead letters"), "pgqueue.view_job"),
-    Place("incidents", _("Incidents"), "pgqueue.view_job"),
-    Place("jobbatch_changelist", _("Batches"), "pgqueue.view_jobbatch"),
-    Place("worker_changelist", _("Workers"), "pgqueue.view_worker"),
-    Place("tasks", _("Tasks"), "pgqueue.view_job"),
-    Place("limits", _("Limits"), "pgqueue.view_job"),
-    Place("schedule_changelist", _("Schedules"), "pgqueue.view_schedule"),
-    Place("pause_changelist", _("Pauses"), "pgqueue.view_pause"),
-    Place("bulk_acts", _("Audit"), "pgqueue.view_job"),
-    Place("doctor", _("Doctor"), "pgqueue.view_job"),
+    LinkedPage("overview", _("Overview"), "pgqueue.view_job"),
+    LinkedPage("queues", _("Queues"), "pgqueue.view_job"),
+    LinkedPage("job_changelist", _("Jobs"), "pgqueue.view_job"),
+    LinkedPage("deadjob_changelist", _("Dead letters"), "pgqueue.view_job"),
+    LinkedPage("incidents", _("Incidents"), "pgqueue.view_job"),
+    LinkedPage("jobbatch_changelist", _("Batches"), "pgqueue.view_jobbatch"),
+    LinkedPage("worker_changelist", _("Workers"), "pgqueue.view_worker"),
+    LinkedPage("tasks", _("Tasks"), "pgqueue.view_job"),
+    LinkedPage("limits", _("Limits"), "pgqueue.view_job"),
+    LinkedPage("schedule_changelist", _("Schedules"), "pgqueue.view_schedule"),
+    LinkedPage("pause_changelist", _("Pauses"), "pgqueue.view_pause"),
+    LinkedPage("bulk_acts", _("Audit"), "pgqueue.view_job"),
+    LinkedPage("doctor", _("Doctor"), "pgqueue.view_job"),
 )
 """All pages that the navigation links, in its order. It leaves out a page whose model is not registered."""
 
 
-class Link(NamedTuple):
+class ShownLink(NamedTuple):
     """A link as the template shows it."""
 
     label: Promise | str
@@ -61,7 +61,7 @@ def navigation(request: HttpRequest, site_name: str, current: str) -> dict[str, 
     choices = _choices() if request.method in {"GET", "HEAD"} else []
     places = [(place, url) for place in PLACES if (url := _url(request, site_name, place))]
     return {
-        "pgqueue_places": [Link(place.label, url, place.name == current) for place, url in places],
+        "pgqueue_places": [ShownLink(place.label, url, place.name == current) for place, url in places],
         "pgqueue_databases": [_switch(request, each, is_current=each == alias) for each in choices],
         "database_query": databases.query(request),
     }
@@ -100,7 +100,7 @@ def rendered(
     return TemplateResponse(request, f"pgqueue/admin/{template}", {**base, **context})
 
 
-def _url(request: HttpRequest, site_name: str, place: Place) -> str | None:
+def _url(request: HttpRequest, site_name: str, place: LinkedPage) -> str | None:
     found = address(place.name, site_name=site_name) if request.user.has_perm(place.permission) else ""
     return databases.link(request, found) if found else None
 
@@ -111,7 +111,7 @@ def _choices() -> list[str]:
     return found if len(found) > 1 else []
 
 
-def _switch(request: HttpRequest, alias: str, *, is_current: bool) -> Link:
+def _switch(request: HttpRequest, alias: str, *, is_current: bool) -> ShownLink:
     """Return a link to this page for another database. Filters are left out: their values belong to one database."""
     parameters = "" if alias == queue_aliases()[0] else f"?{databases.PARAMETER}={alias}"
-    return Link(alias, f"{request.path}{parameters}", is_current)
+    return ShownLink(alias, f"{request.path}{parameters}", is_current)

@@ -4,7 +4,9 @@
 for something, and `targets` checks what an operator names.
 """
 
-from .limits import UNCHANGED, end_hold, override_limit, restore_limit
+from django_pgqueue.options.using_options import UNCHANGED
+
+from .limits import end_hold, override_limit, restore_limit
 from .queues import clear, drain, pause, resume, running, waiting
 from .targets import UnknownLimitWarning
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
 
@@ -19,6 +18,7 @@ from django_pgqueue.declared.limit_policies import Override
 from django_pgqueue.declared.limits import Limit, name_of
 from django_pgqueue.exceptions import Duration, InvalidTask
 from django_pgqueue.lifecycle import limit_overrides
+from django_pgqueue.options.using_options import UNCHANGED, Unchanged
 from django_pgqueue.states import Pausable
 from django_pgqueue.tasks import registry
 
@@ -26,16 +26,6 @@ from .targets import alias_of, bounds_of, check_limit_key, check_use, stored_tex
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
-
-
-class Unchanged(Enum):
-    """The type of `UNCHANGED`."""
-
-    UNCHANGED = "unchanged"
-
-
-UNCHANGED: Final = Unchanged.UNCHANGED
-"""The value of a field that `override_limit()` leaves as it is."""
 
 
 def override_limit(

@@ -40,7 +40,7 @@ class Connection(Protocol):
     def cursor(self) -> AbstractContextManager[Any]: ...
 
 
-class _Engine(Protocol):
+class _PreparedExecution(Protocol):
     """The methods of an engine connection that a Django connection does not have."""
 
     def run_statement(self, statement: str, params: Mapping[str, Any]) -> list[Row]: ...
@@ -87,7 +87,7 @@ def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -
     params = {**params, "time_shift": clock.shift}
     if not hasattr(connection, "run_statement"):
         return _run_on_django(connection, statement, params)
-    engine = cast("_Engine", connection)
+    engine = cast("_PreparedExecution", connection)
     try:
         return engine.run_statement(statement, params)
     except psycopg.Error as error:

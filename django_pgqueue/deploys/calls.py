@@ -20,7 +20,7 @@ POSITIONAL: Final = (Kind.POSITIONAL_ONLY, Kind.POSITIONAL_OR_KEYWORD)
 NAMED: Final = (Kind.POSITIONAL_OR_KEYWORD, Kind.KEYWORD_ONLY)
 
 
-class Problem(NamedTuple):
+class CallProblem(NamedTuple):
     """Why a call does not fit: the rest of a sentence that begins with the jobs.
 
     Attributes:
@@ -38,7 +38,7 @@ LACK: Final = ("lacks", "lack")
 PASS: Final = ("passes", "pass")
 NAME: Final = ("names", "name")
 HAVE: Final = ("has", "have")
-UNKNOWN_TASK: Final = Problem("unknown_task", NAME, "a task that is gone")
+UNKNOWN_TASK: Final = CallProblem("unknown_task", NAME, "a task that is gone")
 
 
 def parameters_of(task: TaskDefinition) -> list[inspect.Parameter]:
@@ -46,29 +46,31 @@ def parameters_of(task: TaskDefinition) -> list[inspect.Parameter]:
     return list(task.signature.parameters.values())[int(task.takes_context) :]
 
 
-def call_problems(task: TaskDefinition, positional: int, names: Collection[str]) -> list[Problem]:
+def call_problems(task: TaskDefinition, positional: int, names: Collection[str]) -> list[CallProblem]:
     """Return why a worker could not call the task in this way; an empty list if it could."""
     return list(binding_problems(parameters_of(task), positional, names))
 
 
-def binding_problems(parameters: list[inspect.Parameter], positional: int, names: Collection[str]) -> Iterator[Problem]:
+def binding_problems(
+    parameters: list[inspect.Parameter], positional: int, names: Collection[str]
+) -> Iterator[CallProblem]:
     """Yield why a call does not fit these parameters. Python's own error names only the first reason."""
     by_position = [each for each in parameters if each.kind in POSITIONAL]
     by_name = {each.name for each in parameters if each.kind in NAMED}
     kinds = {each.kind for each in parameters}
     if positional > len(by_position) and Kind.VAR_POSITIONAL not in kinds:
         passed = f"{positional} positional argument{'' if positional == 1 else 's'}"
-        yield Problem("too_many_arguments", PASS, f"{passed}, but the task takes {len(by_position)}")
+        yield CallProblem("too_many_arguments", PASS, f"{passed}, but the task takes {len(by_position)}")
     if Kind.VAR_KEYWORD not in kinds:
         for name in sorted(set(names) - by_name):
-            yield Problem("unexpected_argument", PASS, f"`{_shown(name)}`, which the task does not take")
+            yield CallProblem("unexpected_argument", PASS, f"`{_shown(name)}`, which the task does not take")
     passed_by_position = {each.name for each in by_position[:positional]}
     for parameter in parameters:
         is_named = parameter.name in names and parameter.name in by_name
         if is_named and parameter.name in passed_by_position:
-            yield Problem("repeated_argument", PASS, f"`{parameter.name}` twice: by its place and by its name")
+            yield CallProblem("repeated_argument", PASS, f"`{parameter.name}` twice: by its place and by its name")
         elif not is_named and parameter.name not in passed_by_position and is_required(parameter):
-            yield Problem("missing_argument", LACK, f"`{parameter.name}`")
+            yield CallProblem("missing_argument", LACK, f"`{parameter.name}`")
 
 
 def is_required(parameter: inspect.Parameter) -> bool:
@@ -77,7 +79,7 @@ def is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and not is_variable
 
 
-def value_problem(task: TaskDefinition, args: list[Any], kwargs: dict[str, Any]) -> Problem | None:
+def value_problem(task: TaskDefinition, args: list[Any], kwargs: dict[str, Any]) -> CallProblem | None:
     """Return why the annotations of the task cannot read the stored arguments; None if they can. No row is loaded."""
     if next(markers_in([args, kwargs]), None) is not None:  # the results of other jobs are not known yet
         return None
@@ -86,9 +88,9 @@ def value_problem(task: TaskDefinition, args: list[Any], kwargs: dict[str, Any])
     except InvalidTask:  # the system check reports it
         return None
     except ValueError as error:
-        return Problem("unreadable_value", HAVE, f"stored arguments that the annotations cannot read: {error}")
+        return CallProblem("unreadable_value", HAVE, f"stored arguments that the annotations cannot read: {error}")
     except Exception as error:  # noqa: BLE001 -- a class in an annotation can be the project's; its text can be a value
-        return Problem(
+        return CallProblem(
             "unreadable_value",
             HAVE,
             f"stored arguments that the annotations cannot read: {type(error).__name__} was raised",

@@ -49,7 +49,7 @@ Locks = Mapping[str, tuple[Locked, ...]]
 """The parameters of each task, by its name."""
 
 
-class Change(NamedTuple):
+class SignatureChange(NamedTuple):
     """A difference between the file and the code."""
 
     task_name: str
@@ -130,7 +130,7 @@ def load(text: str) -> Locks:
 
 def changes(
     old: Locks, new: Locks, current_name: Callable[[str], str | None] = lambda name: registry_name(name)
-) -> list[Change]:
+) -> list[SignatureChange]:
     """Return how calls of the old signatures fare with the new ones: errors first, then by task.
 
     Args:
@@ -138,17 +138,17 @@ def changes(
         new: The tasks of the code that is to run them.
         current_name: Returns the present name of a task for a name or an alias, None for an unknown one.
     """
-    found: list[Change] = []
+    found: list[SignatureChange] = []
     for name, parameters in old.items():
         current = current_name(name)
         if current is None or current not in new:
             text = f"{registry.in_words(name)} is gone: add its name as an alias if it was renamed"
-            found.append(Change(name, "unknown_task", text))
+            found.append(SignatureChange(name, "unknown_task", text))
         else:
             found += _changes_of(name, parameters, new[current])
     known = {current_name(name) for name in old}
     found += [
-        Change(name, "not_locked", f"{name} is not in the lock file: write the file again")
+        SignatureChange(name, "not_locked", f"{name} is not in the lock file: write the file again")
         for name in new
         if name not in known
     ]
@@ -161,23 +161,25 @@ def registry_name(name: str) -> str | None:
     return None if task is None else task.name
 
 
-def _changes_of(task: str, old: tuple[Locked, ...], new: tuple[Locked, ...]) -> Iterator[Change]:
+def _changes_of(task: str, old: tuple[Locked, ...], new: tuple[Locked, ...]) -> Iterator[SignatureChange]:
     before = {each.name: each for each in old}
     after = {each.name: each for each in new}
     kinds = {each.kind for each in new}
     for name, parameter in before.items():
         if name not in after and not _is_absorbed(parameter, kinds):
-            yield Change(task, "removed_parameter", f"{task} has lost `{name}`: a call that passes it fails")
+            yield SignatureChange(task, "removed_parameter", f"{task} has lost `{name}`: a call that passes it fails")
         elif name in after:
             yield from _changes_of_parameter(task, parameter, after[name])
     for name, parameter in after.items():
         if parameter.is_required and name not in before:
-            yield Change(task, "new_required_parameter", f"{task} requires the new `{name}`: give it a default")
+            yield SignatureChange(
+                task, "new_required_parameter", f"{task} requires the new `{name}`: give it a default"
+            )
     places, new_places = _places(old), _places(new)
     for name, place in places.items():
         if new_places.get(name, place) != place:
             text = f"{task} takes `{name}` as positional argument {new_places[name]}, and no longer as {place}"
-            yield Change(task, "changed_place", text)
+            yield SignatureChange(task, "changed_place", text)
 
 
 def _places(parameters: tuple[Locked, ...]) -> dict[str, int]:
@@ -193,18 +195,18 @@ def _is_absorbed(parameter: Locked, kinds: set[str]) -> bool:
     return (not by_place or "*" in kinds) and (not by_name or "**" in kinds)
 
 
-def _changes_of_parameter(task: str, old: Locked, new: Locked) -> Iterator[Change]:
+def _changes_of_parameter(task: str, old: Locked, new: Locked) -> Iterator[SignatureChange]:
     if new.is_required and not old.is_required and old.kind not in ("*", "**"):
         text = f"{task} requires `{old.name}`, which had a default: a call that omits it fails"
-        yield Change(task, "required_parameter", text)
+        yield SignatureChange(task, "required_parameter", text)
     ways = {kind: _ways(kind) for kind in (old.kind, new.kind)}
     if ways[old.kind] - ways[new.kind]:
         lost = " and ".join(sorted(ways[old.kind] - ways[new.kind]))
-        yield Change(task, "changed_kind", f"{task} no longer takes `{old.name}` {lost}")
+        yield SignatureChange(task, "changed_kind", f"{task} no longer takes `{old.name}` {lost}")
     if new.annotation != old.annotation:
         was, now = (f"`{each.annotation}`" if each.annotation else "none" for each in (old, new))
         text = f"{task} has another annotation of `{old.name}`: it was {was} and is {now}"
-        yield Change(task, "changed_annotation", text)
+        yield SignatureChange(task, "changed_annotation", text)
 
 
 def _ways(kind: str) -> set[str]:

@@ -21,7 +21,7 @@ from django_pgqueue.schedules import declarations
 from django_pgqueue.stats.limits.lanes import limited_lanes
 from django_pgqueue.tasks import registry
 
-from .calls import HAVE, UNKNOWN_TASK, Problem, call_problems, value_problem
+from .calls import HAVE, UNKNOWN_TASK, CallProblem, call_problems, value_problem
 
 KINDS: Final = (
     *("due", "scheduled", "retrying", "waiting", "running", "dead"),
@@ -43,14 +43,14 @@ Shape = tuple[str, int, tuple[str, ...]]
 
 
 @dataclass(slots=True)
-class Finding:
+class CallFinding:
     """One problem of the calls of one task.
 
     `stored` fills the collection, and the command prints it. It does no I/O.
     """
 
     task_name: str
-    problem: Problem
+    problem: CallProblem
     is_warning: bool
     owner: str
     """The owner of the calls: "job", "schedule" or "batch"."""
@@ -100,16 +100,16 @@ class Findings:
     """The problems that a check has found, each once for each task."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, Problem, bool, str], Finding] = {}
+        self._found: dict[tuple[str, CallProblem, bool, str], CallFinding] = {}
 
-    def add(self, task_name: str, problem: Problem, kind: str, count: int, example: int) -> None:
+    def add(self, task_name: str, problem: CallProblem, kind: str, count: int, example: int) -> None:
         """Add calls that have a problem."""
         key = task_name, problem, kind in HARMLESS, OWNERS[kind]
-        finding = self._found.setdefault(key, Finding(*key, example=example))
+        finding = self._found.setdefault(key, CallFinding(*key, example=example))
         finding.kinds[kind] += count
         finding.example = min(finding.example, example)
 
-    def sorted(self) -> list[Finding]:
+    def sorted(self) -> list[CallFinding]:
         """Return the findings: errors before warnings, and the most frequent first."""
         return sorted(
             self._found.values(), key=lambda each: (each.is_warning, -each.count, each.task_name, each.problem)
@@ -117,7 +117,7 @@ class Findings:
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckedCalls:
     """How much a check has read."""
 
     jobs: int = 0
@@ -134,14 +134,14 @@ class Checked:
     findings: Findings = field(default_factory=Findings)
 
 
-def check(connection: Connection, limit: int) -> Checked:
+def check(connection: Connection, limit: int) -> CheckedCalls:
     """Compare the stored calls of a database with the tasks of this process.
 
     Args:
         connection: An engine connection to the database of the jobs.
         limit: Number of jobs to read at most: waiting and running ones, and as many dead letters.
     """
-    checked = Checked()
+    checked = CheckedCalls()
     calls = _Calls(connection, checked.findings)
     checked.jobs, checked.is_complete = _read_all(
         [
@@ -195,7 +195,7 @@ class _Calls:
     def __init__(self, connection: Connection, findings: Findings) -> None:
         self.connection = connection
         self.findings = findings
-        self._problems: dict[Shape, list[Problem]] = {}
+        self._problems: dict[Shape, list[CallProblem]] = {}
         """The problems of each shape, once it was seen."""
 
     def check(self, job_ids: Sequence[int]) -> None:
@@ -238,7 +238,7 @@ class _Calls:
                     self.findings.add(call.task_name, problem, call.kind, 1, call.job_id)
 
 
-def stored_problems(task_name: str, arguments: str, known: dict[Shape, list[Problem]]) -> list[Problem]:
+def stored_problems(task_name: str, arguments: str, known: dict[Shape, list[CallProblem]]) -> list[CallProblem]:
     """Return the problems of one stored call, whose arguments can be encoded. `known` has those of earlier shapes."""
     task = registry.get(task_name)
     if task is None:
@@ -246,7 +246,7 @@ def stored_problems(task_name: str, arguments: str, known: dict[Shape, list[Prob
     try:
         args, kwargs = decode_arguments(arguments)
     except ValueError as error:
-        return [Problem("unreadable_arguments", HAVE, f"stored arguments that this code cannot read: {error}")]
+        return [CallProblem("unreadable_arguments", HAVE, f"stored arguments that this code cannot read: {error}")]
     key = task_name, len(args), tuple(sorted(kwargs))
     if key not in known:
         value = None if (problems := call_problems(task, *key[1:])) else value_problem(task, args, kwargs)
@@ -271,7 +271,7 @@ def _check_schedules(connection: Connection, findings: Findings) -> int:
 
 def _check_callbacks(pending: Iterator[stored_calls.Callbacks], kind: str, findings: Findings) -> int:
     """Add the problems of the callbacks or compensations that can still be called. Return how many there are."""
-    count, known = 0, dict[Shape, list[Problem]]()
+    count, known = 0, dict[Shape, list[CallProblem]]()
     for owner_id, calls in pending:
         for task_name, arguments in calls:
             for problem in stored_problems(task_name, arguments, known):

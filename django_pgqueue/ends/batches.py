@@ -12,7 +12,7 @@ from django_pgqueue.lifecycle.batches import BatchEvent
 from django_pgqueue.lifecycle.ends import EndedJob
 from django_pgqueue.lifecycle.execute import Refused, divided
 
-from .end_check import APPLICATION, SWEEP_LIMIT, Checked, Page, Reactor, Sweep, page_of
+from .end_check import APPLICATION, SWEEP_LIMIT, Checked, Reactor, Sweep, SweepPage, page_of
 
 ENDINGS: Final = frozenset({"complete", "success"})
 """The events after which the parent of a batch may end."""
@@ -20,11 +20,11 @@ INTERVAL_SECONDS: Final = 0.05
 """While jobs of a batch end all the time, a process checks it once in this time, and once more after the last one."""
 
 
-def _incomplete(connection: Connection, after_id: int) -> Page:
+def _incomplete(connection: Connection, after_id: int) -> SweepPage:
     return page_of(batches.incomplete_batches(connection, after_id, SWEEP_LIMIT))
 
 
-def _unsettled(connection: Connection, after_id: int) -> Page:
+def _unsettled(connection: Connection, after_id: int) -> SweepPage:
     """Return batches that have not succeeded. An operator's retry can have repaired a complete one.
 
     Batches that failed are kept for weeks, so this is for rare sweeps.

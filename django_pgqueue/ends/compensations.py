@@ -10,7 +10,7 @@ from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import sagas
 from django_pgqueue.lifecycle.ends import EndedJob
 
-from .end_check import SWEEP_LIMIT, Checked, Page, Reactor, Sweep, page_of
+from .end_check import SWEEP_LIMIT, Checked, Reactor, Sweep, SweepPage, page_of
 
 HEADER: Final = "pgqueue_compensates"
 """Header of the job of a compensation: the id of the job whose step it undoes."""
@@ -24,7 +24,7 @@ def compensated_id(headers: str | None) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _pending(connection: Connection, after_id: int) -> Page:
+def _pending(connection: Connection, after_id: int) -> SweepPage:
     """Return jobs with compensations that are neither added nor forgotten."""
     return page_of(sagas.pending_sagas(connection, after_id, SWEEP_LIMIT))
 

@@ -84,7 +84,7 @@ class Checked(NamedTuple):
             raise self.refused[0].error
 
 
-class Page(NamedTuple):
+class SweepPage(NamedTuple):
     """A page of what a sweep looks at, as `EndCheck.check()` takes it."""
 
     noted: Sequence[Any]
@@ -98,7 +98,7 @@ class Sweep(NamedTuple):
     """A walk over the rows for which a check may be due, whatever has ended the jobs."""
 
     name: str
-    find: Callable[[Connection, int], Page]
+    find: Callable[[Connection, int], SweepPage]
     """Returns the page behind an id."""
     is_rare: bool = False
     """Whether it runs once an hour, because it reads many rows that are seldom of interest."""
@@ -123,6 +123,6 @@ class EndCheck(Protocol):
         """
 
 
-def page_of(ids: Sequence[int]) -> Page:
+def page_of(ids: Sequence[int]) -> SweepPage:
     """Return a page that was read with `SWEEP_LIMIT`."""
-    return Page(ids, ids[-1] if len(ids) == SWEEP_LIMIT else None, not ids)
+    return SweepPage(ids, ids[-1] if len(ids) == SWEEP_LIMIT else None, not ids)

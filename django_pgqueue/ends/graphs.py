@@ -15,7 +15,7 @@ from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition
 from django_pgqueue.states import State
 
-from .end_check import Checked, Page, Reactor, Sweep
+from .end_check import Checked, Reactor, Sweep, SweepPage
 
 
 class Role(Enum):
@@ -26,7 +26,7 @@ class Role(Enum):
     WAITING = "its dependencies may have ended"
 
 
-class Node(NamedTuple):
+class EndedNode(NamedTuple):
     """A job of a workflow to look at."""
 
     job_id: int
@@ -35,10 +35,10 @@ class Node(NamedTuple):
     """The last of its dependents that was looked at."""
 
 
-def _missed(connection: Connection, after_id: int) -> Page:
+def _missed(connection: Connection, after_id: int) -> SweepPage:
     """Return waiting jobs whose dependencies have ended."""
     found = graphs.find_missed(connection, after_id)
-    return Page([Node(job_id, Role.WAITING) for job_id in found.job_ids], found.last_id, found.is_empty)
+    return SweepPage([EndedNode(job_id, Role.WAITING) for job_id in found.job_ids], found.last_id, found.is_empty)
 
 
 def advanced_transitions(jobs: Iterable[AdvancedJob]) -> list[JobTransition]:
@@ -55,14 +55,14 @@ class Graphs:
     interval_seconds = 0.0
     sweeps: tuple[Sweep, ...] = (Sweep("waiting", _missed),)
 
-    def note(self, ended: EndedJob) -> Iterable[Node]:
+    def note(self, ended: EndedJob) -> Iterable[EndedNode]:
         """Return the node, if the job is one."""
         if ended.is_postponed:
-            yield Node(ended.job_id, Role.POSTPONED)
+            yield EndedNode(ended.job_id, Role.POSTPONED)
         elif ended.in_graph:
-            yield Node(ended.job_id, Role.ENDED)
+            yield EndedNode(ended.job_id, Role.ENDED)
 
-    def check(self, connection: Connection, noted: Collection[Node], reactor: Reactor) -> Checked:
+    def check(self, connection: Connection, noted: Collection[EndedNode], reactor: Reactor) -> Checked:
         """Let postponed nodes wait. Advance those that wait, and the dependents of those that have ended.
 
         This is one page of an advance. It returns what is left for the next one.
@@ -76,8 +76,8 @@ class Graphs:
             reactor.react(connection, advanced_transitions(advanced.jobs))
         return Checked(
             len(advanced.jobs),
-            [Node(job_id, Role.WAITING) for job_id in advanced.locked_ids],
+            [EndedNode(job_id, Role.WAITING) for job_id in advanced.locked_ids],
             advanced.refused,
             [EndedJob(job.job_id, job.batch_id) for job in advanced.jobs if job.state is State.CANCELLED],
-            [Node(job_id, Role.ENDED, after_id) for job_id, after_id in left.items()],
+            [EndedNode(job_id, Role.ENDED, after_id) for job_id, after_id in left.items()],
         )

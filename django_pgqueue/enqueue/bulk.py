@@ -216,7 +216,7 @@ def insert_many(task: TaskDefinition | None, calls: Iterable[Any], *, returning:
     return recorder.result() if returning else recorder.count
 
 
-class Step(NamedTuple):
+class ReadChunk(NamedTuple):
     """A chunk that was read and is not inserted yet."""
 
     insert: Callable[[], None]
@@ -269,11 +269,11 @@ class Insertion:
                     step.insert()
                     step = self._next()
 
-    def _next(self) -> Step | None:
+    def _next(self) -> ReadChunk | None:
         """Read the next chunk. Return None after the last one."""
         arguments = next(chunks(self._plain_calls()), None) if self._is_plain else None
         if self._is_plain:
-            return None if arguments is None else Step(partial(self._insert_plain, arguments))
+            return None if arguments is None else ReadChunk(partial(self._insert_plain, arguments))
         chunk = MixedChunk()
         if arguments is not None:  # the next call is the first that is not plain
             chunk.add_plain(arguments, range(self._recorder.count, self._first_other_place), self._row)
@@ -281,7 +281,7 @@ class Insertion:
             call = bind(self._own_task, *following)
             chunk.add(call.place, self._new_job(call))
         self._rows.clear()
-        return Step(partial(self._insert_mixed_chunk, chunk), chunk.can_be_refused) if chunk.count else None
+        return ReadChunk(partial(self._insert_mixed_chunk, chunk), chunk.can_be_refused) if chunk.count else None
 
     def _plain_calls(self) -> Iterator[dict[str, Any]]:
         """Yield the arguments of calls that all have the options of `task`. Stop before the first that has not."""

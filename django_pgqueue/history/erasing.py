@@ -107,7 +107,7 @@ def erase(
     audit_id = audit.begin_audit(
         connection, "erase", _described(choice, job_ids, kinds), done_by=by[:150], reason=reason
     )
-    found = _Found(connection, job_ids)
+    found = _FinishedJobs(connection, job_ids)
     callbacks = erase_callbacks(connection, choice, list(found.finished)) if arguments and not found.is_vain else 0
     pace = Pace(rate)
     pages = found.pages() if job_ids else choice.pages(connection, pace.limit(BATCH))
@@ -138,7 +138,7 @@ def _described(choice: Choice, job_ids: list[int], kinds: dict[str, bool]) -> di
     return {**described, "tasks": list(choice.task_names), "queues": list(choice.queue_names), "before": before}
 
 
-class _Found:
+class _FinishedJobs:
     """The jobs with given ids: those that have finished, and why the others are left alone."""
 
     def __init__(self, connection: Any, job_ids: list[int]) -> None:

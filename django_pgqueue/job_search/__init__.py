@@ -6,7 +6,7 @@ and use the same words.
 
 from django_pgqueue.states import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WAITING_WORDS, WORDS
 
-from .filters import LATEST_ERROR, NO_CLASS, Filters, Moment, Pauses, latest, word_of
+from .filters import LATEST_ERROR, NO_CLASS, Filters, Moment, PausedNames, latest, word_of
 from .index_ranges import Range, condition_of, ranges
 from .search import SEARCHED, Found, find, is_cut, label_of, meeting
 
@@ -23,7 +23,7 @@ __all__ = [
     "Filters",
     "Found",
     "Moment",
-    "Pauses",
+    "PausedNames",
     "Range",
     "condition_of",
     "find",

@@ -15,7 +15,7 @@ from django.db.models import Q
 from django_pgqueue.states import FINISHED, STATE_OF, State
 from django_pgqueue.stats.batch_counts import jobs_of_batch
 
-from .filters import Filters, Part, matching
+from .filters import Filters, SearchPart, matching
 from .index_ranges import condition_of, ended_between, ids_between
 
 IN_ORDER: Final = (State.DEAD, State.CANCELLED, State.RUNNING, State.READY, State.WAITING, State.SUCCEEDED)
@@ -24,7 +24,7 @@ SEARCHED: Final = 10_000
 """Jobs of each state that are searched with filters that the index does not have."""
 
 
-def find_in_batch(filters: Filters, batch_id: int, limit: int) -> Part:
+def find_in_batch(filters: Filters, batch_id: int, limit: int) -> SearchPart:
     """Return at most `limit` jobs of a batch that meet the filters."""
     states = [
         state for state in IN_ORDER if not filters.words or any(STATE_OF[word] is state for word in filters.words)
@@ -38,7 +38,7 @@ def find_in_batch(filters: Filters, batch_id: int, limit: int) -> Part:
         ids += newest_first if is_plain else matching(filters, conditions[state], newest_first[:SEARCHED])
     is_cut = not is_plain and any(len(each) > SEARCHED for each in found.values())
     label = f"among the first {SEARCHED:,} jobs of each state" if is_cut else ""
-    return Part(ids[:limit], SEARCHED if is_cut else 0, is_cut, label=label)
+    return SearchPart(ids[:limit], SEARCHED if is_cut else 0, is_cut, label=label)
 
 
 def _condition(filters: Filters, state: State) -> Q:

@@ -26,7 +26,7 @@ NO_CLASS: Final = "-"
 """The filter by exception class that finds jobs whose latest attempt was lost with its process or worker."""
 
 
-class Pauses:
+class PausedNames:
     """The names of the queues and tasks that are paused. A paused task is paused under its former names too.
 
     The state in a job's row is coarser: a ready job can be due, scheduled, retrying or paused. `word_of()` is the only
@@ -38,7 +38,7 @@ class Pauses:
         self.tasks = frozenset(name for paused in tasks for name in registry.names_of(paused))
 
     @classmethod
-    def of(cls, alias: str) -> Pauses:
+    def of(cls, alias: str) -> PausedNames:
         """Read the active pauses of a database."""
         scan = claims.scan_lanes(connections[alias])
         return cls(scan.paused_queues, scan.paused_tasks)
@@ -48,7 +48,7 @@ class Pauses:
         return queue_name in self.queues or task_name in self.tasks
 
 
-def word_of(row: Mapping[str, Any], open_until: datetime | None, pauses: Pauses) -> str:
+def word_of(row: Mapping[str, Any], open_until: datetime | None, pauses: PausedNames) -> str:
     """Return the word for the state of a job.
 
     Args:
@@ -85,7 +85,7 @@ class Moment(NamedTuple):
         return (self.ago if self.at is None else datetime.now(UTC) - self.at).total_seconds()
 
 
-class Part(NamedTuple):
+class SearchPart(NamedTuple):
     """The matching ids in one source of jobs, how many jobs were searched, and the first job that was not.
 
     If not all were searched, `label` names those that were. `searched` and `lanes` are as in `Found`.

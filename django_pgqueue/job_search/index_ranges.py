@@ -14,7 +14,7 @@ from django_pgqueue.models import Execution, Job, SearchKey
 from django_pgqueue.models.operations import database_now, lease_end
 from django_pgqueue.states import FINISHED, STATE_OF, State
 
-from .filters import Filters, Pauses
+from .filters import Filters, PausedNames
 
 CONDITIONS: Final[dict[str, Q]] = {
     "scheduled": Q(attempt=0),
@@ -87,7 +87,7 @@ def condition_of(word: str, alias: str) -> Q:
     if word in ("scheduled", "retrying"):
         return condition & Q(run_after__gt=database_now())
     if word in ("due", "paused"):
-        pauses = Pauses.of(alias)
+        pauses = PausedNames.of(alias)
         is_stopped = Q(queue_name__in=pauses.queues) | Q(task_name__in=pauses.tasks)
         return condition & Q(run_after__lte=database_now()) & (is_stopped if word == "paused" else ~is_stopped)
     if word == "lost":

@@ -16,7 +16,7 @@ from django_pgqueue.db.statements import execute
 from django_pgqueue.lifecycle import claims, limits
 from django_pgqueue.stats.limits.lanes import limited_lanes
 
-from .filters import Filters, Moment, Part, Pauses
+from .filters import Filters, Moment, PausedNames, SearchPart
 
 READY_SEARCHED: Final = 50_000
 """Ready jobs that are searched in all lanes together, the same number in each. It takes about 20 ms."""
@@ -83,7 +83,7 @@ LIMIT %(limit)s
 """
 
 
-class _Lane(NamedTuple):
+class _SearchedLane(NamedTuple):
     """A lane to search, or a range of its limit keys.
 
     `is_paused` chooses jobs by a pause of their task: "true", "false", or "" for all. A session with `array_nulls=off`
@@ -98,30 +98,32 @@ class _Lane(NamedTuple):
     end_key: str
 
 
-def find_ready(filters: Filters, word: str, limit: int) -> Part:
+def find_ready(filters: Filters, word: str, limit: int) -> SearchPart:
     """Return the first `limit` ready jobs that meet the filters. Runs three or more read-only statements."""
     connection = connections[filters.alias]
     scan = claims.scan_lanes(connection)
-    pauses = Pauses(scan.paused_queues, scan.paused_tasks)
+    pauses = PausedNames(scan.paused_queues, scan.paused_tasks)
     every_lane = [(-lane.priority, lane.queue_name, False) for lane in scan.due_in]
     every_lane += [(-priority, queue_name, True) for queue_name, priority in limited_lanes(connection)]
     lanes = list(_lanes(filters, word, sorted(every_lane), pauses))
     params = {**_conditions(filters, word), "paused_tasks": sorted(pauses.tasks) or None}
     if _are_all_wanted(params, lanes):
-        return Part(_first(filters, params, lanes, limit))
+        return SearchPart(_first(filters, params, lanes, limit))
     searched = lanes[:LANES_SEARCHED]
     bound = READY_SEARCHED // max(1, len(searched))
     rows = _read(filters, params, searched, bound, limit)
     ids = [job_id for job_id, is_beyond in rows if not is_beyond]
     if len(lanes) > len(searched) and len(ids) < limit:
         label = f"the first {bound:,} jobs of each of the first {len(searched)} queues and priorities"
-        return Part(ids, bound, is_cut=True, label=label, lanes=len(searched))
+        return SearchPart(ids, bound, is_cut=True, label=label, lanes=len(searched))
     if len(ids) < len(rows):
-        return Part(ids, bound, is_cut=True, label=f"the first {bound:,} jobs of each queue and priority")
-    return Part(ids)
+        return SearchPart(ids, bound, is_cut=True, label=f"the first {bound:,} jobs of each queue and priority")
+    return SearchPart(ids)
 
 
-def _lanes(filters: Filters, word: str, in_order: Sequence[tuple[int, str, bool]], pauses: Pauses) -> Iterator[_Lane]:
+def _lanes(
+    filters: Filters, word: str, in_order: Sequence[tuple[int, str, bool]], pauses: PausedNames
+) -> Iterator[_SearchedLane]:
     """Yield the lanes that can have jobs with this word."""
     for negative_priority, queue_name, is_limited in in_order:
         is_queue_paused = queue_name in pauses.queues
@@ -132,7 +134,7 @@ def _lanes(filters: Filters, word: str, in_order: Sequence[tuple[int, str, bool]
         chooses = word in ("due", "paused") and not is_queue_paused and pauses.tasks
         is_paused = str(word == "paused").lower() if chooses else ""
         for first_key, end_key in [EVERY_KEY] if filters.limit is None else limits.key_ranges(filters.limit):
-            yield _Lane(queue_name, -negative_priority, is_limited, is_paused, first_key, end_key)
+            yield _SearchedLane(queue_name, -negative_priority, is_limited, is_paused, first_key, end_key)
 
 
 def _conditions(filters: Filters, word: str) -> dict[str, Any]:
@@ -153,7 +155,7 @@ def _id_at(filters: Filters, moment: Moment | None) -> int | None:
     return stats.first_id_since(connections[filters.alias], moment.seconds_ago) or 0
 
 
-def _are_all_wanted(params: dict[str, Any], lanes: list[_Lane]) -> bool:
+def _are_all_wanted(params: dict[str, Any], lanes: list[_SearchedLane]) -> bool:
     """Return whether the indexes have all conditions. That of limited lanes has none on the time."""
     names = ("was_attempted", "task_names", "first_id", "end_id")
     if any(params[name] is not None for name in names) or any(lane.is_paused for lane in lanes):
@@ -161,7 +163,7 @@ def _are_all_wanted(params: dict[str, Any], lanes: list[_Lane]) -> bool:
     return not (params["is_later"] or params["is_due"]) or not any(lane.is_limited for lane in lanes)
 
 
-def _first(filters: Filters, params: dict[str, Any], lanes: list[_Lane], limit: int) -> list[int]:
+def _first(filters: Filters, params: dict[str, Any], lanes: list[_SearchedLane], limit: int) -> list[int]:
     """Return the first jobs of lanes without further conditions. Each statement reads twice as many lanes."""
     ids: list[int] = []
     start, size = 0, 1
@@ -173,7 +175,7 @@ def _first(filters: Filters, params: dict[str, Any], lanes: list[_Lane], limit: 
 
 
 def _read(
-    filters: Filters, params: dict[str, Any], lanes: Sequence[_Lane], bound: int, limit: int
+    filters: Filters, params: dict[str, Any], lanes: Sequence[_SearchedLane], bound: int, limit: int
 ) -> list[tuple[int, bool]]:
     """Return ids in order, each with whether it is behind the bound of its lane."""
     given = {

@@ -20,7 +20,7 @@ from django_pgqueue.models import Job
 from django_pgqueue.states import READY_WORDS, State
 
 from .batch_jobs import find_in_batch
-from .filters import LATEST_ERROR, Filters, Part, error_pattern, matching
+from .filters import LATEST_ERROR, Filters, SearchPart, error_pattern, matching
 from .index_ranges import Range, ranges
 from .ready_jobs import find_ready
 
@@ -54,7 +54,7 @@ def find(filters: Filters, limit: int) -> Found:
         part = find_in_batch(filters, filters.batch, limit + 1)
         return Found(part.ids[:limit], len(part.ids) > limit, part.label, part.searched)
     ids: list[int] = []
-    cut: list[Part] = []
+    cut: list[SearchPart] = []
     for source in _sources(filters):
         wanted = limit + 1 - len(ids)
         if wanted <= 0:
@@ -91,7 +91,7 @@ def _sources(filters: Filters) -> Iterator[Range | str]:
         yield from ranges(filters)
 
 
-def _ready(filters: Filters, word: str, limit: int) -> Part:
+def _ready(filters: Filters, word: str, limit: int) -> SearchPart:
     """Return the first ready jobs with this word."""
     part = find_ready(filters, word, CLASSES_SEARCHED + 1 if filters.error else limit)
     if not filters.error:
@@ -99,16 +99,16 @@ def _ready(filters: Filters, word: str, limit: int) -> Part:
     ids = matching(filters, Q(), part.ids[:CLASSES_SEARCHED])
     if len(part.ids) <= CLASSES_SEARCHED:
         return part._replace(ids=ids)
-    return Part(ids, CLASSES_SEARCHED, is_cut=True, label=f"the first {CLASSES_SEARCHED:,} ready jobs")
+    return SearchPart(ids, CLASSES_SEARCHED, is_cut=True, label=f"the first {CLASSES_SEARCHED:,} ready jobs")
 
 
-def _first_matching(filters: Filters, found: Range, limit: int) -> Part:
+def _first_matching(filters: Filters, found: Range, limit: int) -> SearchPart:
     """Return the first jobs of a range that meet its further conditions, in the order of the range.
 
     If the newest jobs have no match, as many older jobs are searched too.
     """
     if not found.condition and not filters.error:
-        return Part(list(found.query.values_list(found.column, flat=True)[:limit]), 0)
+        return SearchPart(list(found.query.values_list(found.column, flat=True)[:limit]), 0)
     if found.query.model is not Job:
         return _open(filters, found)
     part = _search(filters, found, found.query, limit)
@@ -119,7 +119,7 @@ def _first_matching(filters: Filters, found: Range, limit: int) -> Part:
     return more._replace(searched=part.searched + more.searched)
 
 
-def _search(filters: Filters, found: Range, query: QuerySet[Any], limit: int) -> Part:
+def _search(filters: Filters, found: Range, query: QuerySet[Any], limit: int) -> SearchPart:
     """Return the first jobs of a query that meet the conditions of the range, and where the search has ended.
 
     PostgreSQL stops at `limit` matches, and after `SEARCHED` jobs (the run condition of the window function). The job
@@ -136,28 +136,28 @@ def _search(filters: Filters, found: Range, query: QuerySet[Any], limit: int) ->
     fitting = numbered.filter(place__lte=SEARCHED + 1).filter(Q(fits=True) | Q(place=SEARCHED + 1))
     rows = list(fitting.values_list("pk", "at", "place")[: wanted + 1])
     beyond = rows.pop() if rows and rows[-1][2] > SEARCHED else None
-    part = Part([row[0] for row in rows], 0)
+    part = SearchPart([row[0] for row in rows], 0)
     if beyond is not None:
-        part = Part(part.ids, SEARCHED, is_cut=True, since=beyond[1], last_id=beyond[0])
+        part = SearchPart(part.ids, SEARCHED, is_cut=True, since=beyond[1], last_id=beyond[0])
     return _with_error(filters, part, rows) if filters.error else part
 
 
-def _with_error(filters: Filters, part: Part, rows: list[Any]) -> Part:
+def _with_error(filters: Filters, part: SearchPart, rows: list[Any]) -> SearchPart:
     """Return those of the first `CLASSES_SEARCHED` jobs whose latest execution ended with the exception class."""
     read = part.ids[:CLASSES_SEARCHED]
     kept = matching(filters, Q(), read)
     if len(part.ids) <= CLASSES_SEARCHED:
         return part._replace(ids=kept)
     last_id, since, searched = rows[CLASSES_SEARCHED]
-    return Part(kept, searched - 1, is_cut=True, since=since, last_id=last_id)
+    return SearchPart(kept, searched - 1, is_cut=True, since=since, last_id=last_id)
 
 
-def _open(filters: Filters, found: Range) -> Part:
+def _open(filters: Filters, found: Range) -> SearchPart:
     """Search the jobs with an open execution."""
     # In one query, the planner may read all jobs of the time span instead of those with an open execution.
     listed = list(found.query.values_list(found.column, flat=True)[: SEARCHED + 1])
     in_order = listed[:SEARCHED]
-    return Part(matching(filters, found.condition, in_order), len(in_order), len(listed) > SEARCHED)
+    return SearchPart(matching(filters, found.condition, in_order), len(in_order), len(listed) > SEARCHED)
 
 
 def meeting(filters: Filters, found: Range) -> QuerySet[Any]:

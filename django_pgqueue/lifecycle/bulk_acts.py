@@ -27,7 +27,7 @@ from .bulk_changes import Act, change_batch
 from .bulk_filters import MOST_IDS as MOST_IDS
 from .bulk_filters import Selection as Selection
 from .bulk_filters import invalid_if_unreadable
-from .bulk_selection import Page, read_page
+from .bulk_selection import ChosenPage, read_page
 from .bulk_selection import waiting_jobs as waiting_jobs
 from .execute import execute_with_retry
 from .graphs import AdvancedJob
@@ -86,7 +86,7 @@ class WaitingAct(NamedTuple):
     due_in: float
 
 
-class Batch(NamedTuple):
+class ActBatch(NamedTuple):
     """The result of one batch.
 
     `advanced` are the jobs of workflows that depend on cancelled ones, and are cancelled or ready now. `due_in` is the
@@ -195,7 +195,7 @@ def waiting_acts(connection: Connection, skipped_ids: Sequence[int] = ()) -> lis
     return [WaitingAct(*row) for row in rows]
 
 
-def execute_batch(connection: EngineConnection, audit_id: int, *, passes_refused: bool = False) -> Batch | None:
+def execute_batch(connection: EngineConnection, audit_id: int, *, passes_refused: bool = False) -> ActBatch | None:
     """Execute the next batch of an act, in one transaction; return None if another worker does, or if none is due.
 
     `passes_refused`: An act that has changed others passes by a page of which the database refuses all jobs.
@@ -222,11 +222,11 @@ def _locked(connection: Connection, audit_id: int) -> Act | None:
     return Act(audit_id, checked, selection, start["position"], again, at, began_at, rate, stops_on_repeat, has_changed)
 
 
-def _execute(connection: EngineConnection, act: Act, *, passes_refused: bool) -> Batch:
+def _execute(connection: EngineConnection, act: Act, *, passes_refused: bool) -> ActBatch:
     if act.stops_on_repeat and (repeated := _first_repeat(connection, act)):
         job_id, error = repeated
         end_audit(connection, act.audit_id, ActOutcome.REPEATED, failed_job_id=job_id, error=error)
-        return Batch(act.action, {}, {}, outcome=ActOutcome.REPEATED)
+        return ActBatch(act.action, {}, {}, outcome=ActOutcome.REPEATED)
     bounds = {"limit": BATCH, "shown": BATCH, "audit_id": act.audit_id}
     with invalid_if_unreadable():
         page = _page(connection, act.action, act.selection, act.position, act.previewed_at, **bounds)
@@ -235,14 +235,14 @@ def _execute(connection: EngineConnection, act: Act, *, passes_refused: bool) ->
     names = {row.job_id: row.task_name for row in batch.rows if row.is_fitting}
     if batch.is_last:
         end_audit(connection, act.audit_id)
-        return Batch(act.action, batch.changed, names, batch.advanced, outcome=ActOutcome.DONE)
+        return ActBatch(act.action, batch.changed, names, batch.advanced, outcome=ActOutcome.DONE)
     advance = {
         "audit_id": act.audit_id,
         "cursor": json.dumps({"position": batch.rows[-1].position, "cancelled_again": sorted(batch.again)}),
         "seconds": batch.rate_count / act.rate if act.rate else 0.0,
     }
     [(due_in,)] = execute(connection, sql.bulk_acts.ADVANCE_ACT, advance)
-    return Batch(act.action, batch.changed, names, batch.advanced, due_in=due_in)
+    return ActBatch(act.action, batch.changed, names, batch.advanced, due_in=due_in)
 
 
 def _first_repeat(connection: Connection, act: Act) -> tuple[int, str] | None:
@@ -258,7 +258,7 @@ def _page(
     cursor: Sequence[Any] | None,
     at: datetime,
     **bounds: int,
-) -> Page:
+) -> ChosenPage:
     """Return the next jobs of a filter. Of listed jobs, only those in a state that the action can change are chosen."""
     states = [STATE_OF[word].value for word in WORDS[action]]
     if action in (TransitionName.CANCEL, TransitionName.MOVE):

@@ -23,7 +23,7 @@ from django_pgqueue.states import Seen, State, TransitionName
 from . import operator
 from .audit import record_audit
 from .bulk_filters import Selection
-from .bulk_selection import Page, Row, chosen_of
+from .bulk_selection import ChosenJob, ChosenPage, chosen_of
 from .execute import FAILURES, may_divide, savepoint
 from .graphs import AdvancedJob, Restored
 
@@ -57,7 +57,7 @@ class Changed(NamedTuple):
     value of `Act.cancelled_again`.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[ChosenJob]
     changed: dict[int, State]
     rate_count: int
     is_last: bool
@@ -65,7 +65,7 @@ class Changed(NamedTuple):
     again: set[int]
 
 
-def change_batch(connection: Connection, act: Act, page: Page, size: int, *, passes_refused: bool) -> Changed:
+def change_batch(connection: Connection, act: Act, page: ChosenPage, size: int, *, passes_refused: bool) -> Changed:
     """Change the first `size` jobs of a page, and record them. If all are refused, go on until one was changed.
 
     Then try the refused ones again: since they were refused, the same statement has changed another job. If
@@ -74,10 +74,10 @@ def change_batch(connection: Connection, act: Act, page: Page, size: int, *, pas
     Raises the error of the first refused job if the database refuses all jobs of the page, unless `passes_refused`.
     """
     changes, rest = _Changes(connection, act), page
-    passed, refused, first_error = list[Row](), list[Row](), None
+    passed, refused, first_error = list[ChosenJob](), list[ChosenJob](), None
     while True:
         batch = rest.up_to(size)
-        rest = Page(rest.rows[len(batch.rows) :], rest.is_last)
+        rest = ChosenPage(rest.rows[len(batch.rows) :], rest.is_last)
         passed += batch.rows
         error = changes.change(batch.rows)
         if error is None or changes.changed:
@@ -108,7 +108,7 @@ class _Changes:
         self.again = set(act.cancelled_again)
         self.advanced: list[AdvancedJob] = []
 
-    def change(self, rows: Sequence[Row]) -> Exception | None:
+    def change(self, rows: Sequence[ChosenJob]) -> Exception | None:
         """Change and record jobs. Return the error if the database has refused all of them."""
         job_ids = [row.job_id for row in rows if row.is_fitting]
         if not job_ids:
@@ -130,7 +130,7 @@ class _Changes:
             error_of_one = self.change([row])
         return None if len(self.changed) > count else error_of_one or refusal
 
-    def left(self, passed: Sequence[Row]) -> int:
+    def left(self, passed: Sequence[ChosenJob]) -> int:
         """Return by how many more jobs are left now than before the batch, which has passed these jobs."""
         counted = self._act.cancelled_again
         visited = {row.job_id for row in passed if row.is_chosen}

@@ -30,7 +30,7 @@ LAST_NAME: Final = "\U0010ffff"
 """A name behind all names of queues, and behind all limit keys."""
 
 
-class Row(NamedTuple):
+class ChosenJob(NamedTuple):
     """A job on a page. `position` is where the next page begins, as JSON can store it.
 
     `alike` counts the jobs of the page in the same state that the act changes too, or leaves too.
@@ -57,24 +57,24 @@ class Row(NamedTuple):
         return self.state, self.is_fitting
 
 
-class Page(NamedTuple):
+class ChosenPage(NamedTuple):
     """The jobs of a page, chosen or not. `is_last`: no jobs come behind them."""
 
-    rows: list[Row]
+    rows: list[ChosenJob]
     is_last: bool
 
     @property
-    def groups(self) -> list[Row]:
+    def groups(self) -> list[ChosenJob]:
         """One job of each kind, whose `alike` counts the jobs of its kind."""
         return list({row.kind: row for row in self.rows}.values())
 
-    def up_to(self, size: int) -> Page:
+    def up_to(self, size: int) -> ChosenPage:
         """Return the part of the page that ends with the chosen job number `size`."""
         count = 0
         for index, row in enumerate(self.rows, start=1):
             count += row.is_fitting
             if count == size and index < len(self.rows):
-                return Page(self.rows[:index], is_last=False)
+                return ChosenPage(self.rows[:index], is_last=False)
         return self
 
 
@@ -89,10 +89,10 @@ def read_page(
     shown: int,
     audit_id: int = 0,
     latest_of_keys: bool = False,
-) -> Page:
+) -> ChosenPage:
     """Return the next `limit` jobs that the filter may choose, as they were at the time `at` of the preview.
 
-    Only `shown` jobs of each kind are among the rows, and `Row.alike` counts all.
+    Only `shown` jobs of each kind are among the rows, and `ChosenJob.alike` counts all.
 
     `latest_of_keys`: of several chosen jobs with one unique key, only the latest is not left.
     Of a list of ids, only jobs in one of `states` are chosen. The jobs of the audit entry `audit_id` are left out,
@@ -154,9 +154,9 @@ def waiting_jobs(
 
 def _ready_page(
     connection: Connection, first_queue: str, cursor: Sequence[Any] | None, params: dict[str, Any], limit: int
-) -> Page:
+) -> ChosenPage:
     """Return the next ready jobs: those without a limit, then those with one, whose positions also have the key."""
-    plain = Page([], is_last=True)
+    plain = ChosenPage([], is_last=True)
     if cursor is None or len(cursor) == len(AFTER):
         after = dict(zip(AFTER, cursor or (first_queue, *FIRST_IN_QUEUE), strict=True))
         plain = _page(_rows(connection, sql.bulk_acts.BULK_PAGE_READY, {**params, **after, "limit": limit}), limit)
@@ -172,9 +172,9 @@ def _ready_page(
 
 def _page_of_limit(
     connection: Connection, selection: Selection, cursor: Sequence[Any] | None, params: dict[str, Any], limit: int
-) -> Page:
+) -> ChosenPage:
     """Return the next ready jobs of a limit or a key: one range of limit keys in one lane after the other."""
-    page = Page([], is_last=True)
+    page = ChosenPage([], is_last=True)
     for queue_name, priority, first_key, end_key in _ranges_of_limit(connection, selection):
         start: Sequence[Any] = (queue_name, priority, first_key, FIRST_INSTANT, 0)
         if cursor is not None:
@@ -206,7 +206,7 @@ def _ranges_of_limit(connection: Connection, selection: Selection) -> list[tuple
     return [tuple(row) for row in execute(connection, sql.bulk_acts.BULK_LIMIT_RANGES, params)] if ranges else []
 
 
-def _together(first: Page, second: Page, shown: int) -> Page:
+def _together(first: ChosenPage, second: ChosenPage, shown: int) -> ChosenPage:
     """Return one page with the rows of both, at most `shown` of each kind."""
     counts: Counter[tuple[str, bool]] = Counter()
     for page in (first, second):
@@ -217,20 +217,20 @@ def _together(first: Page, second: Page, shown: int) -> Page:
         places[row.kind] += 1
         if places[row.kind] <= shown:
             rows.append(row._replace(alike=counts[row.kind]))
-    return Page(rows, second.is_last)
+    return ChosenPage(rows, second.is_last)
 
 
-def _rows(connection: Connection, statement: str, params: dict[str, Any]) -> list[Row]:
+def _rows(connection: Connection, statement: str, params: dict[str, Any]) -> list[ChosenJob]:
     found = execute(connection, statement, params)
-    return [Row._make((*row[:8], [_plain(value) for value in row[8:]])) for row in found]
+    return [ChosenJob._make((*row[:8], [_plain(value) for value in row[8:]])) for row in found]
 
 
-def _page(rows: list[Row], limit: int) -> Page:
-    page = Page(rows, is_last=False)
+def _page(rows: list[ChosenJob], limit: int) -> ChosenPage:
+    page = ChosenPage(rows, is_last=False)
     return page._replace(is_last=_count(page) < limit)
 
 
-def _count(page: Page) -> int:
+def _count(page: ChosenPage) -> int:
     return sum(row.alike for row in page.groups)
 
 

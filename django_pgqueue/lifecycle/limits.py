@@ -21,7 +21,7 @@ from .claims import AHEAD_BYTES, EXECUTION_ID, claim_params, exclusions, receive
 from .execute import idle_wait
 from .pruning import PRUNE_LIMIT
 from .ranges import PrunedPage, page_in_ranges
-from .types import Claimed, Cursor, Lane, Place
+from .types import Claimed, Cursor, Lane, ReadyPlace
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from .chunks import ChunkRule
 
-FIRST_PLACE: Final = Place("", 32768)
+FIRST_PLACE: Final = ReadyPlace("", 32768)
 """Comes before all keys: no queue has an empty name, and no job has this priority."""
 COLUMNS_OF_JOB: Final = 17
 """The first columns of a row of CLAIM_KEYS are those of a claimed job."""
@@ -39,7 +39,7 @@ COLUMNS_OF_JOB: Final = 17
 class FoundKey(NamedTuple):
     """A limit key or chunk key with ready jobs in a lane."""
 
-    place: Place
+    place: ReadyPlace
     run_after: datetime
     due_seconds: float
     """Seconds until its first job is due, 0 or less if it is due now."""
@@ -109,7 +109,7 @@ class KeyClaim(NamedTuple):
 
 
 def scan_keys(
-    connection: Connection, rules: Mapping[str, ChunkRule], *, after: Place | None = None, limit: int
+    connection: Connection, rules: Mapping[str, ChunkRule], *, after: ReadyPlace | None = None, limit: int
 ) -> KeyScan:
     """Return up to `limit` keys with ready jobs that follow a place, and when the chunks are due, by their rules."""
     params = {
@@ -120,14 +120,14 @@ def scan_keys(
         "limit": limit,
     }
     rows = execute(connection, sql.limits.KEYS, params)
-    found = [FoundKey(Place(*row[:3]), *row[3:6]) for row in rows]
+    found = [FoundKey(ReadyPlace(*row[:3]), *row[3:6]) for row in rows]
     return KeyScan(found, any(has_controls for *_, has_controls in rows))
 
 
 def newest_keys(connection: Connection, *, limit: int) -> list[FoundKey]:
     """Return the keys of the newest `limit` jobs, as far as these are ready. Those of paused queues are included."""
     rows = execute(connection, sql.claims.NEWEST_READY, {"limit": limit})
-    return [FoundKey(Place(*row[:3]), *row[3:]) for row in rows if row[2] is not None]
+    return [FoundKey(ReadyPlace(*row[:3]), *row[3:]) for row in rows if row[2] is not None]
 
 
 def scan_limited_lanes(connection: Connection) -> list[Lane]:

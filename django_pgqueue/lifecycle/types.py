@@ -53,14 +53,14 @@ class Lane(NamedTuple):
         return not self.is_limited and self.chunk_key is None
 
 
-class Place(NamedTuple):
+class ReadyPlace(NamedTuple):
     """A place in an index of ready jobs. Plain lanes have no limit key."""
 
     queue_name: str
     priority: int
     limit_key: str = ""
 
-    def is_before(self, other: Place) -> bool:
+    def is_before(self, other: ReadyPlace) -> bool:
         """Return whether it comes before another one. The index compares code points, as Python does."""
         return (self.queue_name, -self.priority, self.limit_key) < (other.queue_name, -other.priority, other.limit_key)
 

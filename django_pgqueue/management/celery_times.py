@@ -25,7 +25,7 @@ class CannotMove(ValueError):
     """An entry of the beat schedule has no equivalent here. The message is the reason."""
 
 
-class Field(NamedTuple):
+class CrontabField(NamedTuple):
     """A field of a crontab: the name of its attribute, its lowest and highest number, and the names of its numbers."""
 
     name: str
@@ -34,11 +34,11 @@ class Field(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-MINUTE: Final = Field("minute", 0, 59)
-HOUR: Final = Field("hour", 0, 23)
-DAY_OF_MONTH: Final = Field("day_of_month", 1, 31)
-MONTH: Final = Field("month_of_year", 1, 12, MONTHS)
-DAY_OF_WEEK: Final = Field("day_of_week", 0, 6, DAYS)
+MINUTE: Final = CrontabField("minute", 0, 59)
+HOUR: Final = CrontabField("hour", 0, 23)
+DAY_OF_MONTH: Final = CrontabField("day_of_month", 1, 31)
+MONTH: Final = CrontabField("month_of_year", 1, 12, MONTHS)
+DAY_OF_WEEK: Final = CrontabField("day_of_week", 0, 6, DAYS)
 
 
 class BeatTimes(NamedTuple):
@@ -91,7 +91,7 @@ def crontab(source: Any, time_zone: str | None) -> BeatTimes:
     return BeatTimes(expression, time_zone)
 
 
-def numbers(value: Any, field: Field) -> frozenset[int]:
+def numbers(value: Any, field: CrontabField) -> frozenset[int]:
     """Return the numbers of a crontab's field, by Celery's grammar. Raises `CannotMove` if the field is invalid.
 
     Celery differs from cron in two points: a range may wrap around, as in "fri-mon", and Sunday is only 0, not 7.
@@ -123,7 +123,7 @@ def days_of(day: frozenset[int], weekday: frozenset[int]) -> tuple[str, str]:
     return "*", ",".join(f"{number}#{WEEKS[day]}" for number in sorted(weekday))
 
 
-def as_text(chosen: frozenset[int], field: Field) -> str:
+def as_text(chosen: frozenset[int], field: CrontabField) -> str:
     """Return the numbers of a field as text: `*`, a step such as `*/15`, a range, or a list."""
     everything = range(field.low, field.high + 1)
     for step in range(1, len(everything) // 2 + 1):
@@ -136,7 +136,7 @@ def as_text(chosen: frozenset[int], field: Field) -> str:
     return ",".join(map(str, ordered))
 
 
-def _part(part: str, field: Field) -> list[int]:
+def _part(part: str, field: CrontabField) -> list[int]:
     """Return the numbers of one part of a list. Raises `CannotMove` if it is not in Celery's grammar."""
     match = PART.fullmatch(part)
     step = int(match["step"] or 1) if match else 0
@@ -152,7 +152,7 @@ def _part(part: str, field: Field) -> list[int]:
     return everything[first - field.low : last - field.low + 1][::step]
 
 
-def _number(text: str, field: Field) -> int:
+def _number(text: str, field: CrontabField) -> int:
     """Return the number of a word such as "5", "mon" or "Monday". Raises `CannotMove`."""
     if text.isdecimal():
         number = int(text)

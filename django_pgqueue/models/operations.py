@@ -169,7 +169,7 @@ class ChosenJobs:
         return sum(self._is_changed)
 
 
-class Tally:
+class ChangeTally:
     """Counts the chosen jobs that the batches of an act change or leave, each once.
 
     A batch can also change jobs of earlier or later batches, because they depend on its jobs.

@@ -23,7 +23,7 @@ class Unchanged(Enum):
 
 
 UNCHANGED: Final = Unchanged.UNCHANGED
-"""Default of a parameter of `using()` for which None is a value."""
+"""Default of a parameter of `using()` or of `override_limit()` for which None is a value."""
 RESET_BY_NONE: Final = frozenset({"max_attempts", "unique_key", "limit", "expires", "headers", "batch", "database"})
 """Options that None in `using()` resets. For all others None changes nothing, as in Django's framework."""
 

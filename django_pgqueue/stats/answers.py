@@ -71,7 +71,7 @@ class Depth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group(Depth):
+class NamedDepth(Depth):
     """The jobs of one queue or one task.
 
     Attributes:
@@ -93,12 +93,12 @@ class Group(Depth):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStats(Group):
+class TaskStats(NamedDepth):
     """The jobs of one task. A renamed task has jobs under several names, each with its own figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueStats(Group):
+class QueueStats(NamedDepth):
     """The jobs of one queue, and the workers that serve it.
 
     Attributes:

@@ -17,18 +17,18 @@ from .answers import NONE
 from .explained_job import ExplainedJob
 from .limits import queries as limit_queries
 from .limits.ranges import LaneRange, columns, range_of_key
-from .reasons import Found, Reason
+from .reasons import FoundReason, Reason
 from .sentences import time_text
 
 
-def reason_of_chunk(job: ExplainedJob) -> Found | None:
+def reason_of_chunk(job: ExplainedJob) -> FoundReason | None:
     """Return why a due job waits for its chunk. None: it has no chunk, or it waits as others do."""
     row, connection = job.row, job.connection
     if row.limit_key is None or not is_chunk_key(row.limit_key):
         return None
     task = registry.chunk_keys().get(row.limit_key)
     if task is None or task.chunk is None:
-        return Found(Reason.LIMIT_UNDECLARED, _undeclared(task_of_key(row.limit_key)), {"ahead": NONE})
+        return FoundReason(Reason.LIMIT_UNDECLARED, _undeclared(task_of_key(row.limit_key)), {"ahead": NONE})
     lane = columns([LaneRange(row.queue_name, row.priority, *range_of_key(row.limit_key))])
     due = sum(each[1] for each in execute(connection, limit_queries.JOBS_OF_LIMITS, {**lane, "limit": task.chunk}))
     ages = [each[4] for each in execute(connection, limit_queries.KEYS_WITH_JOBS, {**lane, "limit": 1})]
@@ -40,7 +40,7 @@ def reason_of_chunk(job: ExplainedJob) -> Found | None:
         f"It waits for more jobs of its chunk: {due} of {task.chunk} are due. The chunk starts at "
         f"{time_text(starts_at)} at the latest."
     )
-    return Found(Reason.CHUNK, sentence, {"ahead": NONE, "admitted_at": starts_at})
+    return FoundReason(Reason.CHUNK, sentence, {"ahead": NONE, "admitted_at": starts_at})
 
 
 def _undeclared(task_name: str) -> str:

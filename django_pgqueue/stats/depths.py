@@ -62,7 +62,7 @@ class Ready(NamedTuple):
 
 
 @dataclass(slots=True)
-class Sums:
+class DepthSums:
     """The figures of one queue or one task, while they are added up."""
 
     due: Count = NONE
@@ -94,14 +94,14 @@ class Sums:
         return {name: getattr(self, name) for name in Depth.__slots__}
 
 
-class Reading:
+class DepthReading:
     """The figures of all queues or all tasks, read with a few statements."""
 
     def __init__(self, connection: BaseDatabaseWrapper, *, by_task: bool, figures: Figures | None = None) -> None:
         self.connection = connection
         self.by_task = by_task
         self.pauses = Pauses(connection)
-        self.sums: defaultdict[str, Sums] = defaultdict(Sums)
+        self.sums: defaultdict[str, DepthSums] = defaultdict(DepthSums)
         self.ready: list[Ready] = []
         self.figures = figures or Figures(connection)
         self.open_groups: list[OpenGroup] = self.figures.read("running", lambda: read_open_groups(connection), [])

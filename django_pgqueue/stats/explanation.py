@@ -2,7 +2,7 @@
 
 `why()` reads the job and its last execution with one statement. Only for a job that is due now does it read workers,
 pauses and the jobs that come first. `EXPLAINERS` lists the functions that find the reason. To add a reason, add it to
-`Reason`, and a function that returns `Found`.
+`Reason`, and a function that returns `FoundReason`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .explained_job import ExplainedJob
 from .graphs.explanation import reason_of_graph
 from .limits.explanation import ahead_in_key, reason_of_limit
 from .ownership import read_ownership
-from .reasons import Found, Reason, Why
+from .reasons import FoundReason, Reason, Why
 from .sentences import jobs_ahead, number_text, sentence_of, span_text, time_text
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def why(job: Job | int, database: str | None = None) -> Why:
     return _why(explained.row, next(found for explain in EXPLAINERS if (found := explain(explained))))
 
 
-def _why(row: Any, found: Found) -> Why:
+def _why(row: Any, found: FoundReason) -> Why:
     of_row: dict[str, Any] = {name: getattr(row, name) for name in SHOWN} | {"state": State(row.state)}
     return Why(reason=found.reason, sentence=found.sentence, due_at=row.run_after, **of_row, **found.fields)
 
@@ -80,7 +80,7 @@ def _why(row: Any, found: Found) -> Why:
 # ---------------------------------------------------------------------------- reasons in the job's own rows
 
 
-def _of_row(job: ExplainedJob) -> Found | None:
+def _of_row(job: ExplainedJob) -> FoundReason | None:
     """Return the reason if the job and its last execution show it. None: the job is due."""
     row = job.row
     if row.state in FINISHED:
@@ -89,42 +89,44 @@ def _of_row(job: ExplainedJob) -> Found | None:
         return _running(row)
     if row.is_expired:
         sentence = f"It did not start by {time_text(row.expires_at)}, when it expired. A worker will cancel it."
-        return Found(Reason.EXPIRED, sentence)
+        return FoundReason(Reason.EXPIRED, sentence)
     if row.unknown_since is not None:
         cause = sentence_of(row.error or "they do not know its task")
         sentence = (
             f"Since {time_text(row.unknown_since)}, workers release it: {cause} "
             f"It is due {'again at' if row.is_later else 'since'} {time_text(row.run_after)}."
         )
-        return Found(Reason.UNKNOWN_TASK, sentence, {"unknown_since": row.unknown_since, "error": row.error or ""})
+        return FoundReason(
+            Reason.UNKNOWN_TASK, sentence, {"unknown_since": row.unknown_since, "error": row.error or ""}
+        )
     if row.is_later and row.outcome == Outcome.SUSPENDED:
         until = "" if is_endless(row.run_after, row.seen_at) else f", until {time_text(row.run_after)}"
         sentence = f"It is suspended since {time_text(row.ended_at)}: {(row.error or '').rstrip('.')}{until}."
-        return Found(Reason.SUSPENDED, sentence)
+        return FoundReason(Reason.SUSPENDED, sentence)
     if row.is_later and row.attempt:
         sentence = (
             f"Attempt {row.attempt} of {row.max_attempts} ended: {_error(row)} "
             f"The next attempt is due at {time_text(row.run_after)}."
         )
-        return Found(Reason.RETRYING, sentence, _last_error(row))
+        return FoundReason(Reason.RETRYING, sentence, _last_error(row))
     if row.is_later:
-        return Found(Reason.SCHEDULED, f"It is scheduled: it is due at {time_text(row.run_after)}.")
+        return FoundReason(Reason.SCHEDULED, f"It is scheduled: it is due at {time_text(row.run_after)}.")
     return None
 
 
-def _finished(row: Any) -> Found:
+def _finished(row: Any) -> FoundReason:
     at = time_text(row.finished_at)
     if row.state == State.SUCCEEDED:
-        return Found(Reason.FINISHED, f"It succeeded at {at}.", {"finished_at": row.finished_at})
+        return FoundReason(Reason.FINISHED, f"It succeeded at {at}.", {"finished_at": row.finished_at})
     if row.state == State.CANCELLED:
         detail = f": {sentence_of(row.error)}" if row.error and row.outcome not in UNCOUNTED else "."
         sentence = f"It was cancelled at {at}{detail}"
     else:
         sentence = f"It is dead since {at}, after attempt {row.attempt} of {row.max_attempts}: {_error(row)}"
-    return Found(Reason.FINISHED, sentence, {"finished_at": row.finished_at, **_last_error(row)})
+    return FoundReason(Reason.FINISHED, sentence, {"finished_at": row.finished_at, **_last_error(row)})
 
 
-def _running(row: Any) -> Found:
+def _running(row: Any) -> FoundReason:
     is_open = row.claimed_at is not None and row.outcome is None
     worker = f"{row.hostname}:{row.pid}" if is_open and row.hostname else ""
     where = f"worker {worker}" if worker else f"worker {row.worker_id}" if is_open else "its worker"
@@ -132,17 +134,17 @@ def _running(row: Any) -> Found:
     if row.is_lost or not is_open:
         detail = f" ended at {time_text(row.lease_expires_at)}" if is_open else " is gone"
         sentence = f"The lease of {where}{detail}. Another worker will rescue the job."
-        return Found(Reason.LOST, sentence, {"lease_expires_at": row.lease_expires_at, **fields})
+        return FoundReason(Reason.LOST, sentence, {"lease_expires_at": row.lease_expires_at, **fields})
     fields["lease_expires_at"] = row.lease_expires_at
     if row.cancel_requested_at is not None:
         sentence = f"It runs on {where}, and it was asked to stop at {time_text(row.cancel_requested_at)}."
-        return Found(Reason.CANCELLING, sentence, fields)
+        return FoundReason(Reason.CANCELLING, sentence, fields)
     if row.started_at is None:
         sentence = f"It was claimed by {where} at {time_text(row.claimed_at)} and waits there for a free slot."
-        return Found(Reason.PREFETCHED, sentence, fields)
+        return FoundReason(Reason.PREFETCHED, sentence, fields)
     span = span_text((row.seen_at - row.started_at).total_seconds())
     sentence = f"It has been running on {where} for {span}, since {time_text(row.started_at)}."
-    return Found(Reason.RUNNING, sentence, fields)
+    return FoundReason(Reason.RUNNING, sentence, fields)
 
 
 def _last_error(row: Any) -> dict[str, str]:
@@ -159,7 +161,7 @@ def _error(row: Any) -> str:
 # ---------------------------------------------------------------------------- reasons outside of the job
 
 
-def _of_pauses(job: ExplainedJob) -> Found | None:
+def _of_pauses(job: ExplainedJob) -> FoundReason | None:
     """Return the pause that holds a due job."""
     row, pauses = job.row, job.pauses
     if row.queue_name in pauses.of_queues:
@@ -171,15 +173,15 @@ def _of_pauses(job: ExplainedJob) -> Found | None:
     return None
 
 
-def _of_workers(job: ExplainedJob) -> Found | None:
+def _of_workers(job: ExplainedJob) -> FoundReason | None:
     """Return why no worker can claim a due job."""
     if not job.live_workers:
-        return Found(Reason.NO_WORKER, _no_worker(job.connection), {"workers": 0})
+        return FoundReason(Reason.NO_WORKER, _no_worker(job.connection), {"workers": 0})
     if job.workers:
         return None
     processes = number_text(len(job.live_workers), "worker process")
     sentence = f"{processes} run, and none of them serves the queue {job.row.queue_name}."
-    return Found(Reason.QUEUE_NOT_SERVED, sentence.replace("1 worker process run,", "1 worker process runs,"))
+    return FoundReason(Reason.QUEUE_NOT_SERVED, sentence.replace("1 worker process run,", "1 worker process runs,"))
 
 
 def _no_worker(connection: Connection) -> str:
@@ -193,16 +195,16 @@ def _no_worker(connection: Connection) -> str:
     )
 
 
-def _paused(reason: Reason, what: str, pause: PauseStats) -> Found:
+def _paused(reason: Reason, what: str, pause: PauseStats) -> FoundReason:
     until = f", until {time_text(pause.until)}" if pause.until else ""
     is_breaker = reason is Reason.LIMIT_PAUSED and pause.by == PAUSED_BY
     who, by = ("A circuit breaker", "") if is_breaker else ("An operator", f"by {pause.by}, " if pause.by else "")
     cause = f": {pause.reason.rstrip('.')}" if pause.reason else ""
     sentence = f"{who} has paused the {what}{cause} ({by}since {time_text(pause.paused_at)}{until})."
-    return Found(reason, sentence, {"pause": pause})
+    return FoundReason(reason, sentence, {"pause": pause})
 
 
-def _in_line(job: ExplainedJob) -> Found:
+def _in_line(job: ExplainedJob) -> FoundReason:
     """Return what comes before a due job that nothing keeps from being claimed."""
     row, (busy, total) = job.row, job.slots()
     ahead = _ahead_in_lanes(job) if row.limit_key is None else ahead_in_key(job)
@@ -218,11 +220,11 @@ def _in_line(job: ExplainedJob) -> Found:
         of_queue = any(worker.queue_concurrency for worker in job.workers)
         where = f"{'for' if of_queue else 'of the workers that serve'} {row.queue_name}"
         sentence = f"All {total} slots {where} are busy ({shown}){more}."
-        return Found(Reason.SLOTS_BUSY, sentence, {"busy_tasks": tasks, **fields})
+        return FoundReason(Reason.SLOTS_BUSY, sentence, {"busy_tasks": tasks, **fields})
     if ahead.value:
         turns = "" if row.limit_key is None else "limit keys take turns, and "
-        return Found(Reason.IN_LINE, f"It is in line: {turns}{first}.", fields)
-    return Found(Reason.NEXT, "It is next in line: a worker claims it as soon as it polls.", fields)
+        return FoundReason(Reason.IN_LINE, f"It is in line: {turns}{first}.", fields)
+    return FoundReason(Reason.NEXT, "It is next in line: a worker claims it as soon as it polls.", fields)
 
 
 def _ahead_in_lanes(job: ExplainedJob) -> Count:
@@ -255,7 +257,7 @@ def _comes_first(lane: Ready, row: Any, worker: WorkerStats) -> bool:
     return (place, -lane.priority) < (own_place, -row.priority)
 
 
-EXPLAINERS: Final[tuple[Callable[[ExplainedJob], Found | None], ...]] = (
+EXPLAINERS: Final[tuple[Callable[[ExplainedJob], FoundReason | None], ...]] = (
     *(reason_of_graph, _of_row, _of_pauses, _of_workers),
     *(reason_of_chunk, reason_of_limit, _in_line),
 )

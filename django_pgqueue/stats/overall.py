@@ -13,7 +13,7 @@ from django_pgqueue.tasks import registry
 from . import queries
 from .alias import connection_of
 from .answers import NONE, Count, Depth, LaneStats, Overview, QueueFigures, QueueStats, TaskStats, WorkerStats
-from .depths import COUNT_LIMIT, Reading, Ready, Sums, read_ready
+from .depths import COUNT_LIMIT, DepthReading, DepthSums, Ready, read_ready
 from .fleet import Pauses, SlotsOfQueues, read_workers
 from .suspended import suspended_jobs
 from .unread import Figures, read_each
@@ -39,7 +39,7 @@ def queues(database: str | None = None) -> list[QueueStats]:
         [('default', '412', 3.4), ('mail', '10,000+', 512.9)]
     """
     connection = connection_of(database)
-    reading = Reading(connection, by_task=False)
+    reading = DepthReading(connection, by_task=False)
     return _queues(reading, _workers(reading))
 
 
@@ -55,7 +55,7 @@ def tasks(database: str | None = None) -> list[TaskStats]:
     Returns:
         The tasks of jobs that are not finished, of the newest dead jobs, of pauses, and of this process, by name.
     """
-    reading = Reading(connection_of(database), by_task=True)
+    reading = DepthReading(connection_of(database), by_task=True)
     names = {*reading.sums, *reading.pauses.of_tasks, *(task.name for task in registry.all_tasks())}
     return [
         TaskStats(
@@ -94,7 +94,7 @@ def queue_figures(database: str | None = None, figures: Figures | None = None) -
         database: Alias of the database of the jobs. By default the database routers choose it.
         figures: Reads each figure, as in `read_each()`. By default the first one that cannot be read raises.
     """
-    reading = Reading(connection_of(database), by_task=False, figures=figures)
+    reading = DepthReading(connection_of(database), by_task=False, figures=figures)
     found = _workers(reading)
     return QueueFigures(
         queues=_queues(reading, found),
@@ -121,11 +121,11 @@ def overview(database: str | None = None, figures: Figures | None = None) -> Ove
     """
     connection = connection_of(database)
     if figures is not None:
-        return _overview(Reading(connection, by_task=False, figures=figures))
-    return read_each(connection, lambda each: _overview(Reading(connection, by_task=False, figures=each)))
+        return _overview(DepthReading(connection, by_task=False, figures=figures))
+    return read_each(connection, lambda each: _overview(DepthReading(connection, by_task=False, figures=each)))
 
 
-def _overview(reading: Reading) -> Overview:
+def _overview(reading: DepthReading) -> Overview:
     connection, workers = reading.connection, _workers(reading)
     live = [worker for worker in workers if worker.is_live]
     all_queues = _queues(reading, workers)
@@ -153,18 +153,18 @@ def _overview(reading: Reading) -> Overview:
     )
 
 
-def _workers(reading: Reading) -> list[WorkerStats]:
+def _workers(reading: DepthReading) -> list[WorkerStats]:
     return reading.figures.read("workers", lambda: read_workers(reading.connection, reading.open_groups), [])
 
 
-def _unserved(reading: Reading, queues: Iterable[QueueStats]) -> tuple[str, ...]:
+def _unserved(reading: DepthReading, queues: Iterable[QueueStats]) -> tuple[str, ...]:
     """Return the queues that nobody serves. Without the workers, nobody can say."""
     if "workers" in reading.figures.unread:
         return ()
     return tuple(queue.name for queue in queues if queue.due.value and not queue.workers)
 
 
-def _queues(reading: Reading, workers: Sequence[WorkerStats]) -> list[QueueStats]:
+def _queues(reading: DepthReading, workers: Sequence[WorkerStats]) -> list[QueueStats]:
     live = [worker for worker in workers if worker.is_live]
     names = {
         *reading.sums,
@@ -193,7 +193,7 @@ def _queues(reading: Reading, workers: Sequence[WorkerStats]) -> list[QueueStats
 
 def _lanes(rows: Iterable[Ready], pauses: Pauses) -> list[LaneStats]:
     """Return the lanes, by queue, the highest priority first. A lane may have a row for each task."""
-    sums: defaultdict[tuple[str, int], Sums] = defaultdict(Sums)
+    sums: defaultdict[tuple[str, int], DepthSums] = defaultdict(DepthSums)
     for ready in rows:
         sums[ready.queue_name, -ready.priority].add_ready(ready, is_paused=False)
     return [
@@ -210,7 +210,7 @@ def _lanes(rows: Iterable[Ready], pauses: Pauses) -> list[LaneStats]:
     ]
 
 
-def _finished(sums: Sums) -> float | None:
+def _finished(sums: DepthSums) -> float | None:
     return sums.finished if get_settings().STATS else None
 
 

@@ -137,7 +137,7 @@ class Why:
     dependency_ids: tuple[int, ...] = field(default=())
 
 
-class Found(NamedTuple):
+class FoundReason(NamedTuple):
     """The answer of an explainer: a reason, its sentence, and further fields of `Why`."""
 
     reason: Reason

@@ -107,14 +107,14 @@ class BatchFigures(NamedTuple):
     oldest_open_seconds: float
 
 
-class Suspended(NamedTuple):
+class SuspendedFigures(NamedTuple):
     """The suspended jobs: how many, and by queue and kind of their step, which is "sleep", "event" or "step"."""
 
     jobs: Count
     by_kind: dict[tuple[str, str], SuspendedJobs]
 
 
-def suspended_jobs(database: str | None = None) -> Suspended:
+def suspended_jobs(database: str | None = None) -> SuspendedFigures:
     """Count the suspended jobs. Runs one read-only statement. Of each kind, at most 10,000 steps are read."""
     total, by_kind = NONE, {}
     for is_total, queue_name, kind, count, age, is_cut in execute(
@@ -124,7 +124,7 @@ def suspended_jobs(database: str | None = None) -> Suspended:
             total = Count(count, not is_cut)
         elif count:
             by_kind[queue_name, kind] = SuspendedJobs(count, max(0.0, age))
-    return Suspended(total, by_kind)
+    return SuspendedFigures(total, by_kind)
 
 
 def unreceived_events(database: str | None = None) -> int:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from django_pgqueue import task
-from django_pgqueue.admin.call_values import Call, differences
+from django_pgqueue.admin.call_values import StoredArguments, differences
 from django_pgqueue.admin.forms.argument_form import ArgumentForm
 from django_pgqueue.tasks.definition import TaskDefinition
 from tests.app import tasks
@@ -38,7 +38,9 @@ def secret(user: str, token: str = "none") -> None:  # noqa: S107 -- a test need
     """Take a sensitive argument."""
 
 
-def form_of(of: TaskDefinition, data: dict[str, str] | None = None, stored: Call | None = None) -> ArgumentForm:
+def form_of(
+    of: TaskDefinition, data: dict[str, str] | None = None, stored: StoredArguments | None = None
+) -> ArgumentForm:
     return ArgumentForm(data, task=of, database="default", stored=stored)
 
 
@@ -90,11 +92,11 @@ UNCHANGED: list[tuple[TaskDefinition, list[Any], dict[str, Any]]] = [
 def test_form_unchanged_fields_keep_the_stored_call(
     of: TaskDefinition, args: list[Any], kwargs: dict[str, Any]
 ) -> None:
-    stored = Call(args, kwargs)
+    stored = StoredArguments(args, kwargs)
     read = call(form_of(of, as_sent(form_of(of, stored=stored)), stored))
     assert read == (args, kwargs)
     assert [type(each) for each in read[0]] == [type(each) for each in args]
-    assert not differences(of, stored, Call(*read))
+    assert not differences(of, stored, StoredArguments(*read))
 
 
 READ: list[tuple[TaskDefinition, dict[str, str], list[Any], dict[str, Any]]] = [
@@ -181,7 +183,7 @@ def test_form_never_shows_a_sensitive_value() -> None:
 
 
 def test_form_a_stored_call_that_no_longer_fits_states_what_is_left_out() -> None:
-    stored = Call([1, 2, 3], {"currency": "EUR", "a": 4})
+    stored = StoredArguments([1, 2, 3], {"currency": "EUR", "a": 4})
     form = form_of(tasks.add, as_sent(form_of(tasks.add, stored=stored)), stored)
     assert form.stored.unfit == {"argument 3": 3, "currency": "EUR", "a": 4}
     assert call(form) == ([1, 2], {})
@@ -200,6 +202,6 @@ def test_form_takes_a_primary_key_of_an_existing_row() -> None:
 
 
 def test_differences_are_by_argument_and_cut() -> None:
-    before, after = Call([1], {"x": "a" * 5000}), Call([2, 3], {"x": "b"})
+    before, after = StoredArguments([1], {"x": "a" * 5000}), StoredArguments([2, 3], {"x": "b"})
     assert differences(tasks.noop, before, after) == {"args": ["[1]", "[2, 3]"], "x": [f'"{"a" * 999}…', '"b"']}
-    assert differences(tasks.add, Call([1], {}), Call([], {"a": 1, "b": 0})) == {"b": [None, "0"]}
+    assert differences(tasks.add, StoredArguments([1], {}), StoredArguments([], {"a": 1, "b": 0})) == {"b": [None, "0"]}

@@ -10,7 +10,7 @@ from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.lifecycle import chunks, limits, pauses
 from django_pgqueue.lifecycle import claims as lifecycle_claims
 from django_pgqueue.lifecycle.chunks import ChunkRule
-from django_pgqueue.lifecycle.types import Cursor, Lane, Place
+from django_pgqueue.lifecycle.types import Cursor, Lane, ReadyPlace
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import Pausable
 from django_pgqueue.tasks import registry
@@ -115,9 +115,9 @@ class TestClaim:
         found = limits.scan_keys(connection, rules, limit=9).found
         seconds = [each.full_seconds and round(each.full_seconds) for each in found]
         assert [(each.place, round(each.due_seconds), full) for each, full in zip(found, seconds, strict=True)] == [
-            (Place("default", 0, "+other"), 5, 15),
-            (Place("default", 0, KEY), 0, 0),
-            (Place("default", 0, "two:a"), 0, None),
+            (ReadyPlace("default", 0, "+other"), 5, 15),
+            (ReadyPlace("default", 0, KEY), 0, 0),
+            (ReadyPlace("default", 0, "two:a"), 0, None),
         ]
         Job.objects.filter(pk=Job.objects.filter(limit_key=KEY).first().pk)._raw_delete("default")
         [_, first, _] = limits.scan_keys(connection, rules, limit=9).found

@@ -15,7 +15,7 @@ from django_pgqueue.metrics import collect
 from django_pgqueue.worker.monitoring import queue_figures
 from django_pgqueue.worker.monitoring.http_server import Request
 from django_pgqueue.worker.monitoring.metrics_process import Pages
-from django_pgqueue.worker.monitoring.queue_figures import QueueFigures
+from django_pgqueue.worker.monitoring.queue_figures import ScrapedFigures
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.shared_memory import HealthMemory
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
@@ -71,7 +71,7 @@ def test_figures_of_hanging_database_are_left_out_until_they_are_read(monkeypatc
         return [UP]
 
     async def scrape():
-        figures = QueueFigures(read)
+        figures = ScrapedFigures(read)
         hanging = [await figures.get(), *await asyncio.gather(figures.get(), figures.get())]
         released.set()
         while await figures.get() == (NOT_READ,):
@@ -88,7 +88,7 @@ def test_figures_are_read_once_in_cache_seconds(monkeypatch):
     reads = []
 
     async def scrape(count):
-        figures = QueueFigures(lambda: reads.append(1) or [UP])
+        figures = ScrapedFigures(lambda: reads.append(1) or [UP])
         for _ in range(count):
             await asyncio.gather(figures.get(), figures.get())
 
@@ -108,7 +108,7 @@ def test_figures_leave_no_connection_open(connection, watcher):
         seen.append(connections["default"].connection.info.backend_pid)
         return found
 
-    readings = asyncio.run(QueueFigures(read).get())
+    readings = asyncio.run(ScrapedFigures(read).get())
     [jobs] = [dict(samples) for gauge, samples in readings if gauge.name == "pgqueue_jobs"]
     assert jobs["mail", "due"] == 2
     stop_at = time.monotonic() + 20.0

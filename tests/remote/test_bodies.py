@@ -11,7 +11,7 @@ from django_pgqueue.contrib.remote.asgi import check_first
 from django_pgqueue.contrib.remote.client import RemoteClient, RemoteError
 from django_pgqueue.contrib.remote.problems import Problem
 from django_pgqueue.contrib.remote.remote_reports import Reports
-from django_pgqueue.contrib.remote.remote_services import Leases
+from django_pgqueue.contrib.remote.remote_services import RemoteLeases
 from django_pgqueue.contrib.remote.wire import claimed_job
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.models import Execution
@@ -122,7 +122,7 @@ def test_report_that_is_too_large_becomes_a_failure():
         written.append((path, [each["execution"] for each in body["executions"]]))
         return done(path, body)
 
-    leases = Leases(ProcessState(2))
+    leases = RemoteLeases(ProcessState(2))
     leases.handles = {1: "first", 2: "second"}
     reports = Reports(Wire(answer), leases, "default")
     for execution_id, result in ((1, '"large"'), (2, '"small"')):

@@ -6,7 +6,7 @@ import pytest
 
 from django_pgqueue.contrib.remote.client import RemoteClient, RemoteError
 from django_pgqueue.contrib.remote.remote_reports import Reports
-from django_pgqueue.contrib.remote.remote_services import Claims, Extensions, Leases, RemoteOptions
+from django_pgqueue.contrib.remote.remote_services import Claims, Extensions, RemoteLeases, RemoteOptions
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
@@ -55,7 +55,7 @@ def server():
 
 @pytest.fixture
 def leases():
-    leases = Leases(ProcessState(4))
+    leases = RemoteLeases(ProcessState(4))
     leases.begin({"worker": "w", "lease_seconds": 8.0, "extend_seconds": 2.0, "max_batch": 100})
     return leases
 

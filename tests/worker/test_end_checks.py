@@ -18,7 +18,7 @@ from django_pgqueue.ends.batches import Batches, settle
 from django_pgqueue.ends.compensations import Compensations
 from django_pgqueue.ends.end_check import Checked, Reactor, Sweep
 from django_pgqueue.ends.end_checks import CHECKS, NEVER, EndChecks, ended_jobs, follow
-from django_pgqueue.ends.graphs import Graphs, Node, Role
+from django_pgqueue.ends.graphs import EndedNode, Graphs, Role
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import batches as lifecycle_batches
 from django_pgqueue.lifecycle import completions, graphs
@@ -282,8 +282,8 @@ def test_locked_node_is_noted_again(engine, second):
     [waits] = helpers.make_nodes(engine, needs=[needed])
     end_job(engine, helpers.claim_one(engine))
     with helpers.transaction(second, f"SELECT 1 FROM pgqueue_job WHERE id = {waits} FOR UPDATE"):
-        checked = Graphs().check(engine, [Node(needed, Role.ENDED)], Reactor(FOREGROUND.react))
-    assert checked.locked == [Node(waits, Role.WAITING)]
+        checked = Graphs().check(engine, [EndedNode(needed, Role.ENDED)], Reactor(FOREGROUND.react))
+    assert checked.locked == [EndedNode(waits, Role.WAITING)]
     assert Graphs().check(engine, checked.locked, Reactor(FOREGROUND.react)).changed == 1
     assert helpers.state_of(engine, waits) == "ready"
 
@@ -296,7 +296,7 @@ def test_batch_of_a_cancelled_dependent_is_checked(engine):
     one, two = helpers.claim_all(engine)
     end_job(engine, one, dies=True)
     end_job(engine, two)
-    noted = [Node(dead, Role.ENDED), Node(fine, Role.ENDED)]
+    noted = [EndedNode(dead, Role.ENDED), EndedNode(fine, Role.ENDED)]
     checked = Graphs().check(engine, noted, Reactor(FOREGROUND.react))
     assert (checked.changed, checked.ended) == (2, [EndedJob(cancelled, 8)])
 

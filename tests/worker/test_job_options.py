@@ -176,7 +176,7 @@ def test_tick_of_schedule_with_own_queue_and_priority_adds_its_job_there(engine,
     default = declarations.define("default", made, every(seconds=1))
     monkeypatch.setattr(declarations, "definitions", lambda alias: {"own": own, "default": default})
     seen = []
-    note = middleware.Chain(enqueue=(lambda call: seen.append((call.task.queue_name, call.task.priority)),))
+    note = middleware.MiddlewareChain(enqueue=(lambda call: seen.append((call.task.queue_name, call.task.priority)),))
     monkeypatch.setattr(middleware, "chain", lambda: note)
     worker.turn()
     for schedule in Schedule.objects.all():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from django_pgqueue import sql
 from django_pgqueue.db import statements
 from django_pgqueue.lifecycle import claims, pauses
-from django_pgqueue.lifecycle.types import Cursor, Lane, Place
+from django_pgqueue.lifecycle.types import Cursor, Lane, ReadyPlace
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import fetcher as fetcher_module
 from django_pgqueue.worker.claiming import lanes as lanes_module
@@ -330,7 +330,7 @@ def test_fetcher_sleeps_although_the_last_lanes_are_gone(engine, make_fetcher):
     make_later_lanes(engine, 16)
     fetcher = make_fetcher()
     fetcher.may_sleep(RARELY_SECONDS)
-    tick_until(fetcher, lambda claimed: fetcher.lanes.pages._circle.position == Place(name(13), 0))
+    tick_until(fetcher, lambda claimed: fetcher.lanes.pages._circle.position == ReadyPlace(name(13), 0))
     fetcher.lanes.pages._circle.begin(time.monotonic())
     engine.execute("DELETE FROM pgqueue_job WHERE queue_name >= %s", [name(13)])
     helpers.wait_until(lambda: fetcher.tick() > RARELY_SECONDS / 2)
@@ -610,7 +610,7 @@ def test_complete_circle_has_read_every_lane(changes, page, begin_at):
         after = -1 if circle.position is None else int(circle.position.queue_name)
         found = [number for number in lanes if number > after][:page]
         read.update(found)
-        circle.after_page(Place(f"{found[-1]:02}", 0) if len(found) == page else None)
+        circle.after_page(ReadyPlace(f"{found[-1]:02}", 0) if len(found) == page else None)
         if step >= begin_at and circle.is_complete:
             break
     assert circle.is_complete

@@ -32,7 +32,7 @@ from django_pgqueue.worker.runtime.shared_memory import (
 from django_pgqueue.worker.supervision import settlement as settlement_module
 from django_pgqueue.worker.supervision.heartbeat import RETRY_SECONDS, ChildProcess, HeartbeatSender
 from django_pgqueue.worker.supervision.open_executions import settle
-from django_pgqueue.worker.supervision.settlement import WITHOUT_SIGNALS, Batch, Settlement
+from django_pgqueue.worker.supervision.settlement import WITHOUT_SIGNALS, DeadProcesses, Settlement
 from tests import helpers
 
 
@@ -268,7 +268,7 @@ def test_settlement_hanging_process_is_killed_others_are_not(process, monkeypatc
     hanging, writing = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
     settlement = Settlement(Link("default", "supervisor"), fork=lambda function, name: 0)
     for sleeper, age_seconds in ((hanging, 100.0), (writing, 0.0)):
-        batch = Batch([process], mmap.mmap(-1, 1))
+        batch = DeadProcesses([process], mmap.mmap(-1, 1))
         batch.began_at -= age_seconds
         settlement._batches[sleeper.pid] = batch
     try:
@@ -322,7 +322,7 @@ def test_settlement_looks_again_beside_a_hanging_receiver(process, engine, monke
     monkeypatch.setattr(settlement_module, "LOOK_AGAIN_SECONDS", (0.5,))
     settlement = Settlement(Link("default", "supervisor"), fork=lambda function, name: 2)
     settlement.add(process)
-    settlement._batches[1] = Batch([process], mmap.mmap(-1, 1))
+    settlement._batches[1] = DeadProcesses([process], mmap.mmap(-1, 1))
     settlement._batches[1].written[0] = 1
     settlement.tick()
     assert settlement.ended == []
@@ -361,7 +361,7 @@ def test_settlement_after_its_process_died_runs_no_callback(process, engine):
     process.state.started(0, claimed.execution_id)
     settlement = Settlement(Link("default", "supervisor"), fork=lambda function, name: pytest.fail("forked again"))
     settlement.ended.append(process)
-    settlement._batches[1] = Batch([process], mmap.mmap(-1, 1))
+    settlement._batches[1] = DeadProcesses([process], mmap.mmap(-1, 1))
     assert settlement.reaped(1, -signal.SIGKILL)
     settlement.tick()
     settlement.link.close()

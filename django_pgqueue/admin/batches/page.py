@@ -70,7 +70,7 @@ class Callback(NamedTuple):
     job_url: str
 
 
-class JobRow(NamedTuple):
+class BatchJobRow(NamedTuple):
     """A job of the batch as the page shows it."""
 
     number: str
@@ -217,7 +217,7 @@ def _lists(request: HttpRequest, batch: Any, counts: BatchCounts) -> list[tuple[
     return [(label, databases.link(request, url, state=state, batch=batch.pk)) for label, url, state in links if url]
 
 
-def _jobs(request: HttpRequest, batch: Any) -> list[JobRow]:
+def _jobs(request: HttpRequest, batch: Any) -> list[BatchJobRow]:
     """Return jobs of the batch and of its nested batches: failed ones, then unfinished ones."""
     alias = databases.chosen(request)
     found = jobs_of_batch(batch.pk, UNSUCCESSFUL, JOBS_SHOWN, alias)
@@ -228,9 +228,9 @@ def _jobs(request: HttpRequest, batch: Any) -> list[JobRow]:
     return [_job_row(request, by_id[job_id]) for job_id in ids if job_id in by_id]
 
 
-def _job_row(request: HttpRequest, job: Job) -> JobRow:
+def _job_row(request: HttpRequest, job: Job) -> BatchJobRow:
     url = address_for(request, "job_change", job.pk)
-    return JobRow(
+    return BatchJobRow(
         f"#{job.pk}",
         databases.link(request, url) if url else "",
         word_badge(word(job)),

@@ -65,7 +65,7 @@ class Line(NamedTuple):
     path: str
 
 
-class Group(NamedTuple):
+class ChartSlot(NamedTuple):
     """A slot: its area, which shows the tooltip, and its bars."""
 
     text: str
@@ -85,7 +85,7 @@ class Chart:
     summary: str
     """Read by screen readers instead of the shapes."""
     legend: Sequence[Series]
-    groups: Sequence[Group]
+    groups: Sequence[ChartSlot]
     lines: Sequence[Line]
     marks: Sequence[tuple[str, str]]
     """The horizontal position and the text of each mark."""
@@ -141,7 +141,7 @@ def _chart(
 ) -> Chart:
     period, axis = axes
     groups = [
-        Group(_tooltip(period, axis, slot, series, index), _area(period, slot), stacks[index] if stacks else ())
+        ChartSlot(_tooltip(period, axis, slot, series, index), _area(period, slot), stacks[index] if stacks else ())
         for index, slot in enumerate(slots)
     ]
     inside = [mark for mark in marks if period.since <= mark.at <= period.until]

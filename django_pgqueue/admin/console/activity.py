@@ -49,7 +49,7 @@ SPANS: Final = (
 )
 
 
-class Row(NamedTuple):
+class SlotRow(NamedTuple):
     """A line of the table: texts, in the order of the headings."""
 
     at: str
@@ -67,7 +67,7 @@ class Activity:
 
     span: Span
     drawn: Sequence[charts.Chart]
-    rows: Sequence[Row]
+    rows: Sequence[SlotRow]
 
 
 def chosen_span(request: HttpRequest) -> Span:
@@ -153,9 +153,9 @@ def _floor(at: datetime, length: timedelta) -> datetime:
     return EPOCH + (at - EPOCH) // length * length
 
 
-def _row(period: Period, point: stats.Point) -> Row:
+def _row(period: Period, point: stats.Point) -> SlotRow:
     durations = (point.wait.p50, point.wait.p95, point.run.p95)
-    return Row(
+    return SlotRow(
         period.text(point.starts_at),
         seconds_text(point.seconds),
         number_text(point.per_minute(point.counts.succeeded)),

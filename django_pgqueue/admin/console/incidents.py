@@ -43,7 +43,7 @@ TRACEBACK_LIMIT: Final = 20_000
 LOST: Final = _("lost with its process or worker")
 
 
-class Bar(NamedTuple):
+class IncidentBar(NamedTuple):
     """A rectangle, as the values of its attributes."""
 
     x: str
@@ -55,7 +55,7 @@ class Bar(NamedTuple):
 class Sparkline(NamedTuple):
     """The bars, and a sentence for the tooltip and for screen readers."""
 
-    bars: list[Bar]
+    bars: list[IncidentBar]
     first: str
     last: str
     peak: str
@@ -76,7 +76,7 @@ def sparkline(points: Sequence[tuple[datetime, float]]) -> Sparkline | None:
     peak = max(highest) or 1.0
     step = WIDTH / BARS
     bars = [
-        Bar(
+        IncidentBar(
             f"{place * step:.1f}",
             f"{HEIGHT - rate / peak * HEIGHT:.1f}",
             f"{step - 0.5:.1f}",
@@ -88,7 +88,7 @@ def sparkline(points: Sequence[tuple[datetime, float]]) -> Sparkline | None:
     return Sparkline(bars, full_date(first), full_date(last), f"{peak:,.1f}")
 
 
-class Span(NamedTuple):
+class SpanLink(NamedTuple):
     """A link to the page for another time span."""
 
     label: Any
@@ -140,10 +140,10 @@ def _field(at: datetime | None) -> str:
     return timezone.localtime(at).strftime("%Y-%m-%dT%H:%M:%S") if at else ""
 
 
-def _spans(request: HttpRequest, chosen: str) -> list[Span]:
+def _spans(request: HttpRequest, chosen: str) -> list[SpanLink]:
     labels = {**SPAN_LABELS, EVERY: _("All")}
     return [
-        Span(label, databases.link(request, request.path, since=name), chosen == name)
+        SpanLink(label, databases.link(request, request.path, since=name), chosen == name)
         for name, label in labels.items()
         if name in SPANS or name == EVERY
     ]

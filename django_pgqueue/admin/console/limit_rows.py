@@ -15,7 +15,7 @@ from django_pgqueue.admin import shown
 from django_pgqueue.admin.charts.axes import seconds_text
 from django_pgqueue.admin.formatting import breakable, shortened
 from django_pgqueue.admin.job.blocked_keys import Blocker, blockers
-from django_pgqueue.admin.limits.controls import Controls, controls_of
+from django_pgqueue.admin.limits.controls import ShownControls, controls_of
 from django_pgqueue.admin.limits.words import limit_lines, next_start_text, wait_text
 from django_pgqueue.admin.links import jobs_url, limit_url
 from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures
@@ -24,7 +24,7 @@ from django_pgqueue.tasks import registry
 from . import links
 
 
-class Cell(NamedTuple):
+class LimitCell(NamedTuple):
     """A number of jobs or keys, with a link to them unless it is 0."""
 
     label: Promise | str
@@ -41,7 +41,7 @@ class LimitRow(NamedTuple):
     url: str
     lines: Sequence[str]
     """A description of the limit, with the values in force. Empty if no task of this process declares it."""
-    cells: Sequence[Cell]
+    cells: Sequence[LimitCell]
     oldest: str
     blocked: str
     """How many of its keys are blocked by dead jobs, here and below; "" if none is."""
@@ -49,7 +49,7 @@ class LimitRow(NamedTuple):
     changed: str
     opened: str
     """How many of its keys have open circuit breakers; "" if none has."""
-    controls: Controls
+    controls: ShownControls
 
 
 class KeyRow(NamedTuple):
@@ -57,7 +57,7 @@ class KeyRow(NamedTuple):
 
     label: SafeString | str
     url: str
-    cells: Sequence[Cell]
+    cells: Sequence[LimitCell]
     oldest: str
     next_start: str
     wait: str
@@ -68,7 +68,7 @@ class KeyRow(NamedTuple):
     is_held: bool
     hold_shown: str
     """The end of its hold as the form sends it."""
-    controls: Controls
+    controls: ShownControls
 
 
 def limit_rows(
@@ -80,7 +80,7 @@ def limit_rows(
     return [_limit_row(request, each, controls[each.name], blocked.get(each.name)) for each in found]
 
 
-def _limit_row(request: HttpRequest, figures: LimitFigures, controls: Controls, blocked: Count | None) -> LimitRow:
+def _limit_row(request: HttpRequest, figures: LimitFigures, controls: ShownControls, blocked: Count | None) -> LimitRow:
     name, oldest = figures.name, figures.oldest_due_seconds
     limit = registry.limits().get(name)
     return LimitRow(
@@ -92,8 +92,8 @@ def _limit_row(request: HttpRequest, figures: LimitFigures, controls: Controls, 
             _running(request, name, figures.running, figures.running_weight),
             _jobs(request, name, gettext_lazy("due"), figures.due),
             _jobs(request, name, gettext_lazy("later"), figures.later, word="ready"),
-            Cell(gettext_lazy("keys waiting"), figures.keys),
-            Cell(gettext_lazy("held keys"), figures.held_keys),
+            LimitCell(gettext_lazy("keys waiting"), figures.keys),
+            LimitCell(gettext_lazy("held keys"), figures.held_keys),
         ],
         oldest="" if oldest is None else seconds_text(oldest),
         blocked="" if blocked is None else str(blocked),
@@ -112,7 +112,9 @@ def key_rows(request: HttpRequest, alias: str, keys: Iterable[LimitKeyFigures]) 
     return [_key_row(request, each, controls[each.limit_key], in_way.get(each.blocking_job_id or 0)) for each in found]
 
 
-def _key_row(request: HttpRequest, figures: LimitKeyFigures, controls: Controls, blocker: Blocker | None) -> KeyRow:
+def _key_row(
+    request: HttpRequest, figures: LimitKeyFigures, controls: ShownControls, blocker: Blocker | None
+) -> KeyRow:
     key, oldest = figures.limit_key, figures.oldest_due_seconds
     value = key.partition(":")[2]
     in_way = figures.blocking_job_id
@@ -135,11 +137,11 @@ def _key_row(request: HttpRequest, figures: LimitKeyFigures, controls: Controls,
     )
 
 
-def _running(request: HttpRequest, limit_key: str, count: Count, weight: int) -> Cell:
+def _running(request: HttpRequest, limit_key: str, count: Count, weight: int) -> LimitCell:
     """Return the running jobs. Their weight is shown if it differs from their number."""
     note = "" if not weight or weight == count.value else _("weight %(weight)s") % {"weight": f"{weight:,}"}
     return _jobs(request, limit_key, gettext_lazy("running"), count, word="running")._replace(note=note)
 
 
-def _jobs(request: HttpRequest, limit_key: str, label: Promise | str, count: Count, *, word: str = "due") -> Cell:
-    return Cell(label, count, jobs_url(request, limit_key, word) if count.value else "")
+def _jobs(request: HttpRequest, limit_key: str, label: Promise | str, count: Count, *, word: str = "due") -> LimitCell:
+    return LimitCell(label, count, jobs_url(request, limit_key, word) if count.value else "")

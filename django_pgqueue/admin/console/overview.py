@@ -104,7 +104,7 @@ class Tile(NamedTuple):
     is_bad: bool = False
 
 
-class Incident(NamedTuple):
+class IncidentRow(NamedTuple):
     """Failed attempts of one task with one exception class."""
 
     task: str
@@ -114,7 +114,7 @@ class Incident(NamedTuple):
     url: str
 
 
-class TaskRow(NamedTuple):
+class SlowTask(NamedTuple):
     """A task, its figure, and a note about it."""
 
     task: str
@@ -198,9 +198,9 @@ def _is_new(overview: stats.Overview, rows: Sequence[QueueRow]) -> bool:
     return not overview.workers and not has_jobs and not any(row.pause for row in rows)
 
 
-def _incidents(request: HttpRequest, failures: Sequence[stats.FailureCount]) -> list[Incident]:
+def _incidents(request: HttpRequest, failures: Sequence[stats.FailureCount]) -> list[IncidentRow]:
     return [
-        Incident(
+        IncidentRow(
             breakable(shortened(each.task_name)),
             breakable(shortened(each.exception_class)) if each.exception_class else _("lost with its worker"),
             f"{each.retried + each.dead:,}",
@@ -220,10 +220,10 @@ def _incident(request: HttpRequest, failure: stats.FailureCount) -> str:
     return links.url(request, "incidents", task=failure.task_name, error=error, since=since)
 
 
-def _failing(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[TaskRow]:
+def _failing(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[SlowTask]:
     failing = sorted((task for task in tasks if task.counts.failed), key=lambda task: -task.counts.failed)
     return [
-        TaskRow(
+        SlowTask(
             breakable(shortened(task.name)),
             f"{task.counts.failed:,}",
             _("%(share)s of the attempts") % {"share": _percent(task.counts)},
@@ -238,10 +238,10 @@ def _percent(counts: stats.AttemptCounts) -> str:
     return "< 1 %" if share < 1 else f"{share:.0f} %"
 
 
-def _slowest(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[TaskRow]:
+def _slowest(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[SlowTask]:
     timed = [(task.run.p95, task) for task in tasks if task.run.p95 is not None]
     return [
-        TaskRow(
+        SlowTask(
             breakable(shortened(task.name)),
             seconds_text(p95),
             _("%(count)s attempts") % {"count": f"{task.run.count:,}"},

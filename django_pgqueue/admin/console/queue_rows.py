@@ -34,7 +34,7 @@ WAITING: Final = frozenset({"due", "scheduled", "retrying", "paused"})
 LONG: Final = timedelta(days=365)
 
 
-class Cell(NamedTuple):
+class StateCell(NamedTuple):
     """The number of jobs in one state, with a link to them unless it is 0."""
 
     state: str
@@ -57,7 +57,7 @@ class QueueRow(NamedTuple):
     queue: QueueStats
     name: str | SafeString
     url: str
-    cells: Sequence[Cell]
+    cells: Sequence[StateCell]
     oldest: str
     enqueued: str
     finished: str
@@ -113,9 +113,9 @@ def _row(request: HttpRequest, queue: QueueStats, workers: Sequence[WorkerStats]
     )
 
 
-def _cell(request: HttpRequest, queue: QueueStats, state: str) -> Cell:
+def _cell(request: HttpRequest, queue: QueueStats, state: str) -> StateCell:
     count: Count = getattr(queue, state)
-    return Cell(state, STATES[state], count, links.jobs(request, state, queue=queue.name) if count.value else "")
+    return StateCell(state, STATES[state], count, links.jobs(request, state, queue=queue.name) if count.value else "")
 
 
 def _clear_url(request: HttpRequest, queue: QueueStats) -> str:

@@ -29,7 +29,7 @@ from .page import ConsolePage
 DAY: Final = timedelta(days=1)
 
 
-class Depth(NamedTuple):
+class LinkedCount(NamedTuple):
     """A number of jobs with a link to the list that it counts."""
 
     label: Any
@@ -59,7 +59,7 @@ class TaskRow(NamedTuple):
     priority: int | None
     options: list[str]
     schedules: list[str]
-    depths: list[Depth]
+    depths: list[LinkedCount]
     day: Day | None
     pause: str
     """How the task is paused; "" if it is not."""
@@ -141,7 +141,7 @@ def _in_words(times: Any) -> str:
     return visible(f"{expressions.in_words(times.expression)}{zone}")
 
 
-def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[Depth]:
+def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[LinkedCount]:
     """Return the numbers of jobs that are not 0, each with a link to the list of these jobs."""
     jobs, dead = (address_for(request, f"{model}_changelist") for model in ("job", "deadjob"))
     scheduled = depth.scheduled + depth.retrying
@@ -152,7 +152,7 @@ def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[Depth]:
         (_("dead"), depth.dead, dead, None),
     )
     return [
-        Depth(label, str(count), databases.link(request, url, state=state, task=name) if url else "")
+        LinkedCount(label, str(count), databases.link(request, url, state=state, task=name) if url else "")
         for label, count, url, state in of_states
         if count.value
     ]

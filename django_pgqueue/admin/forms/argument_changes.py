@@ -26,7 +26,7 @@ SHOWN: Final = 10
 """Latest acts that the page of a job shows."""
 
 
-class Change(NamedTuple):
+class ArgumentChange(NamedTuple):
     """One argument, with its values before and after as JSON text."""
 
     name: str
@@ -50,7 +50,7 @@ class RelatedJob(NamedTuple):
     url: str
     when: Any
     done_by: str
-    changes: list[Change]
+    changes: list[ArgumentChange]
     note: str
 
 
@@ -90,7 +90,7 @@ def _related(request: HttpRequest, job: Job, row: AuditedJob, site: AdminSite) -
     )
 
 
-def shown_changes(detail: Any) -> list[Change]:
+def shown_changes(detail: Any) -> list[ArgumentChange]:
     """Return the differences that an audit entry has stored. Only a user who may view arguments may see them."""
     changes = detail.get("changes") if isinstance(detail, Mapping) else None
     if not isinstance(changes, Mapping):
@@ -101,5 +101,5 @@ def shown_changes(detail: Any) -> list[Change]:
             before, after = (_("not passed") if each is None else visible(str(each)) for each in pair)
         else:
             before = after = _("not recorded, because the project encodes arguments")
-        found.append(Change(visible(name), before, after))
+        found.append(ArgumentChange(visible(name), before, after))
     return found

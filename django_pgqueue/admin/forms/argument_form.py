@@ -16,7 +16,7 @@ from typing import Any, Final
 from django import forms
 from django.utils.translation import gettext as _
 
-from django_pgqueue.admin.call_values import Call, CallValues, call_of, parameters_of, values_of
+from django_pgqueue.admin.call_values import CallValues, StoredArguments, call_of, parameters_of, values_of
 from django_pgqueue.arguments.converter import PLAIN, Converter, Mismatch
 from django_pgqueue.arguments.plan import CallPlan, new_plan
 from django_pgqueue.arguments.rows import RowConverter
@@ -54,13 +54,13 @@ HINTS: Final = {
 class ArgumentForm(DatabaseForm):
     """The arguments of a call of `task`. A valid form has the call, as a job stores it, in `cleaned_call`."""
 
-    def __init__(self, *args: Any, task: TaskDefinition, stored: Call | None = None, **options: Any) -> None:
+    def __init__(self, *args: Any, task: TaskDefinition, stored: StoredArguments | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
         self.task = task
         self.stored = CallValues() if stored is None else values_of(task, stored)
-        self.cleaned_call = Call((), {})
+        self.cleaned_call = StoredArguments((), {})
         others, self.fields = self.fields, {}
-        self.fields |= _Fields(task, self.stored, self.database).all()
+        self.fields |= _FormFields(task, self.stored, self.database).all()
         self.fields |= others
 
     def clean(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class ArgumentForm(DatabaseForm):
         return given
 
 
-class _Fields:
+class _FormFields:
     """Makes the fields of a task's parameters."""
 
     def __init__(self, task: TaskDefinition, stored: CallValues, database: str) -> None:

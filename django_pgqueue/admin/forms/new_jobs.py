@@ -17,7 +17,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from django_pgqueue.admin.call_values import Call
+from django_pgqueue.admin.call_values import StoredArguments
 from django_pgqueue.admin.formatting import visible
 from django_pgqueue.exceptions import Cancel, Dead, DuplicateJob, InvalidTask
 from django_pgqueue.lifecycle import audit
@@ -44,7 +44,7 @@ def refusals() -> Iterator[None]:
         raise NotEnqueued(visible(str(error))) from error
 
 
-def decoded(task: Task[..., Any], call: Call, alias: str) -> tuple[Any, Any]:
+def decoded(task: Task[..., Any], call: StoredArguments, alias: str) -> tuple[Any, Any]:
     """Return the arguments of a stored call as the task gets them."""
     plan = task.plan
     return (call.args, call.kwargs) if plan is None else decode(task, plan, call.args, call.kwargs, alias)

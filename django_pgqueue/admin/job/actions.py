@@ -22,7 +22,7 @@ from django.utils.translation import ngettext, ngettext_lazy
 
 from django_pgqueue import acts
 from django_pgqueue.acts import JobAct
-from django_pgqueue.acts.job_changes import ActAudit, JobChanges
+from django_pgqueue.acts.job_changes import ActAudit, ActRun
 from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.formatting import seen_at
@@ -196,7 +196,7 @@ def _act(
     connection, asked = connections[databases.chosen(request)], len(seen)
     done_by, text = request.user.get_username(), operation.text or operation.label
     audit = ActAudit(connection, operation.act.name, {"selected": asked}, done_by=done_by, total=asked)
-    changes = JobChanges(connection, operation.act, seen, audit, operation.options)
+    changes = ActRun(connection, operation.act, seen, audit, operation.options)
     message = f"{text}." if asked == 1 else f"{text}, one of {asked:,} jobs selected."
     for changed in changes.batches(alone=alone):
         log_change(request, [Job(pk=job_id, task_name=name) for job_id, name in changed.items()], message)

@@ -26,7 +26,7 @@ from django_pgqueue.admin.progress_bar import bar
 from django_pgqueue.admin.readonly import column
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.steps import is_endless
-from django_pgqueue.job_search import Pauses, word_of
+from django_pgqueue.job_search import PausedNames, word_of
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.models.operations import lease_end
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
@@ -82,11 +82,11 @@ def word(job: Job) -> str:
     return word_of({**vars(job), "seen_at": seen_at(job)}, open_until, pauses_seen(job))
 
 
-def pauses_seen(job: Job) -> Pauses:
+def pauses_seen(job: Job) -> PausedNames:
     """Return the pauses that were active when the job was read. Requires `with_latest_execution()`."""
     found = [target.partition(" ") for target in vars(job)["paused"]]
     by_kind = {kind: [name for each, _, name in found if each == kind] for kind in Pausable}
-    return Pauses(by_kind[Pausable.QUEUE], by_kind[Pausable.TASK])
+    return PausedNames(by_kind[Pausable.QUEUE], by_kind[Pausable.TASK])
 
 
 def latest_execution(job: Job) -> Execution | None:

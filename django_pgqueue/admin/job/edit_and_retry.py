@@ -26,7 +26,7 @@ from django_pgqueue import display
 from django_pgqueue.acts import EDIT_AND_RETRY
 from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import log_change
-from django_pgqueue.admin.call_values import Call, differences
+from django_pgqueue.admin.call_values import StoredArguments, differences
 from django_pgqueue.admin.formatting import visible
 from django_pgqueue.admin.forms.argument_form import ArgumentForm
 from django_pgqueue.admin.forms.form_page import form_page
@@ -123,7 +123,7 @@ def _read(alias: str, job_id: int) -> Job | None:
     return jobs.annotate(**texts, seen_at=statement_time()).filter(pk=job_id).first()
 
 
-def editable(job: Job) -> tuple[Task[..., Any], Call]:
+def editable(job: Job) -> tuple[Task[..., Any], StoredArguments]:
     """Return the task of a job and its call. Raise `NotEditable` if they cannot be shown in a form."""
     task, text = registry.get(job.task_name), vars(job)["arguments_text"]
     if job.state not in FINISHED:
@@ -148,7 +148,7 @@ def editable(job: Job) -> tuple[Task[..., Any], Call]:
         raise NotEditable(
             _("The arguments of this job cannot be edited, because they contain results of other jobs. Retry it.")
         )
-    return task, Call(args, kwargs)
+    return task, StoredArguments(args, kwargs)
 
 
 def _notes(job: Job, form: EditForm) -> list[Any]:
@@ -168,7 +168,7 @@ def _notes(job: Job, form: EditForm) -> list[Any]:
     return notes
 
 
-def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: Call, call: Call) -> int:
+def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: StoredArguments, call: StoredArguments) -> int:
     """Make the new job and the records in one transaction; return the new job's id. Raise `NotEnqueued` with a reason.
 
     If the form was sent before, return the job that it made then.
@@ -208,7 +208,11 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: Call, c
     return int(new.pk)
 
 
-def _changes(task: Task[..., Any], before: Call, after: Call) -> dict[str, list[str | None] | None]:
+def _changes(
+    task: Task[..., Any], before: StoredArguments, after: StoredArguments
+) -> dict[str, list[str | None] | None]:
     """Return the differences to record: without sensitive values, and only the names if the project encodes values."""
-    found = differences(task, Call(*redacted_call(task, *before)), Call(*redacted_call(task, *after)))
+    found = differences(
+        task, StoredArguments(*redacted_call(task, *before)), StoredArguments(*redacted_call(task, *after))
+    )
     return dict.fromkeys(found) if codecs.project_codecs().encoder is not None else {**found}

@@ -42,7 +42,7 @@ LEGEND: Final[dict[str, Promise | str]] = {
 """The kinds of bars. The CSS class of each is `pgqueue-step-<kind>`."""
 
 
-class Bar(NamedTuple):
+class StepBar(NamedTuple):
     """A bar from one moment to another."""
 
     kind: str
@@ -50,18 +50,18 @@ class Bar(NamedTuple):
     width: str
 
 
-class Row(NamedTuple):
+class StepRow(NamedTuple):
     """A row of the timeline: its name, its bars, and their text."""
 
     name: str
-    bars: list[Bar]
+    bars: list[StepBar]
     text: str
 
 
 class StepTimeline(NamedTuple):
     """The rows, the ends of the time axis, and the legend, as the template draws them."""
 
-    rows: list[Row]
+    rows: list[StepRow]
     since: str
     until: str
     is_now: bool
@@ -70,17 +70,17 @@ class StepTimeline(NamedTuple):
     is_cut: bool
 
 
-class _Span(NamedTuple):
+class _StepSpan(NamedTuple):
     kind: str
     start: datetime
     end: datetime
 
 
-class _Line(NamedTuple):
+class _StepLine(NamedTuple):
     """A row before its bars have positions."""
 
     name: str
-    spans: list[_Span]
+    spans: list[_StepSpan]
     text: str
 
 
@@ -100,7 +100,7 @@ def step_timeline(job: Job, steps: Sequence[JobStep], attempts: Sequence[dict[st
     until = max(until, since + timedelta(milliseconds=1), *(span.end for span in spans))
     kinds = {span.kind for span in spans}
     return StepTimeline(
-        rows=[Row(line.name, list(_bars(line.spans, since, until)), line.text) for line in lines if line.spans],
+        rows=[StepRow(line.name, list(_bars(line.spans, since, until)), line.text) for line in lines if line.spans],
         since=full_date(since),
         until=full_date(until),
         is_now=job.state not in FINISHED,
@@ -109,7 +109,7 @@ def step_timeline(job: Job, steps: Sequence[JobStep], attempts: Sequence[dict[st
     )
 
 
-def _attempts(executions: Iterable[Any], until: datetime) -> _Line:
+def _attempts(executions: Iterable[Any], until: datetime) -> _StepLine:
     """Return the attempts of the job. Between them it was suspended, or waited for a worker."""
     spans = []
     for execution in executions:
@@ -118,10 +118,10 @@ def _attempts(executions: Iterable[Any], until: datetime) -> _Line:
     total = sum((span.end - span.start for span in spans), timedelta())
     words = {"count": len(spans), "span": duration(total)}
     text = ngettext("%(count)s time, %(span)s in all", "%(count)s times, %(span)s in all", len(spans))
-    return _Line(_("in a worker"), spans, text % words)
+    return _StepLine(_("in a worker"), spans, text % words)
 
 
-def _step(step: JobStep, until: datetime) -> _Line:
+def _step(step: JobStep, until: datetime) -> _StepLine:
     """Return one step. The row of a sleep has its end only in `wake_at`; a retried one began with its first failure."""
     if step.kind == StepKind.SLEEP:
         span, text = _span(SLEPT, step.started_at, step.wake_at, until), _("slept %(span)s")
@@ -138,10 +138,10 @@ def _step(step: JobStep, until: datetime) -> _Line:
     words = {"tries": step.tries, "span": duration(span.end - span.start), "until": ""}
     if step.wake_at is not None:
         words["until"] = full_date(step.wake_at)
-    return _Line(shortened(step.name, NAME_LENGTH), [span], text % words)
+    return _StepLine(shortened(step.name, NAME_LENGTH), [span], text % words)
 
 
-def _now(job: Job, steps: Sequence[JobStep], executions: Sequence[Any]) -> Iterator[_Line]:
+def _now(job: Job, steps: Sequence[JobStep], executions: Sequence[Any]) -> Iterator[_StepLine]:
     """Yield what a running job does now. It began after its last step or, in a new attempt, with the attempt."""
     execution = executions[-1] if executions else None
     if job.state != State.RUNNING or execution is None or execution.started_at is None:
@@ -149,16 +149,16 @@ def _now(job: Job, steps: Sequence[JobStep], executions: Sequence[Any]) -> Itera
     now = seen_at(job)
     start = max([execution.started_at, *(step.finished_at for step in steps if step.finished_at)])
     span = _span(RUNNING, start, None, now)
-    yield _Line(_("not stored yet"), [span], _("running for %(span)s") % {"span": duration(span.end - span.start)})
+    yield _StepLine(_("not stored yet"), [span], _("running for %(span)s") % {"span": duration(span.end - span.start)})
 
 
-def _span(kind: str, start: datetime, end: datetime | None, until: datetime) -> _Span:
+def _span(kind: str, start: datetime, end: datetime | None, until: datetime) -> _StepSpan:
     last = until if end is None else min(end, max(until, start))
-    return _Span(kind, start, max(start, last))
+    return _StepSpan(kind, start, max(start, last))
 
 
-def _bars(spans: Iterable[_Span], since: datetime, until: datetime) -> Iterator[Bar]:
+def _bars(spans: Iterable[_StepSpan], since: datetime, until: datetime) -> Iterator[StepBar]:
     for span in spans:
         x, end = (WIDTH * ((at - since) / (until - since)) for at in (span.start, span.end))
         width = max(end - x, SMALLEST)
-        yield Bar(span.kind, f"{min(x, WIDTH - width):.2f}", f"{width:.2f}")
+        yield StepBar(span.kind, f"{min(x, WIDTH - width):.2f}", f"{width:.2f}")

@@ -43,7 +43,7 @@ class ReasonLink(NamedTuple):
     url: str
 
 
-class Event(NamedTuple):
+class StoryEvent(NamedTuple):
     """An entry of the timeline. `after` is how long after the entry before it; `state` gives its colour."""
 
     at: SafeString | str
@@ -152,12 +152,12 @@ def _link(
 # ---------------------------------------------------------------------------- the timeline
 
 
-def timeline(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[Event]:
+def timeline(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[StoryEvent]:
     """Yield what happened to a job, oldest first, each with the time since the entry before it."""
     before: datetime | None = None
     for at, label, state in sorted(_events(job, attempts), key=lambda event: event[0]):
         span = "" if before is None else duration(max(at - before, timedelta()))
-        yield Event(moment(at), label, span, state)
+        yield StoryEvent(moment(at), label, span, state)
         before = at
 
 

@@ -43,7 +43,7 @@ BREAKER_PROBES: Final = gettext_lazy(
 )
 
 
-class Controls(NamedTuple):
+class ShownControls(NamedTuple):
     """The pause and the override of one limit or one key, as a page shows them and as its forms send them."""
 
     limit_key: str
@@ -74,7 +74,7 @@ def pauses_in_force(alias: str) -> QuerySet[Pause]:
     return in_force().using(alias).filter(kind=Pausable.LIMIT)
 
 
-def controls_of(request: HttpRequest, alias: str, limit_keys: Iterable[str]) -> dict[str, Controls]:
+def controls_of(request: HttpRequest, alias: str, limit_keys: Iterable[str]) -> dict[str, ShownControls]:
     """Return the controls of limits and keys. Runs at most three statements, which read only their rows."""
     keys = list(dict.fromkeys(limit_keys))
     names = {*keys, *map(name_of, keys)}
@@ -99,11 +99,11 @@ def _controls(
     overrides: Mapping[str, LimitOverride],
     *,
     is_open: bool,
-) -> Controls:
+) -> ShownControls:
     found = address_for(request, "limit_change") if acts.OVERRIDE_LIMIT.is_allowed(request.user) else ""
     pause = pauses.get(limit_key)
     override, policy = overrides.get(limit_key), policy_in_force(limit_key, overrides, is_probing=is_open)
-    return Controls(
+    return ShownControls(
         limit_key,
         shortened(limit_key),
         "" if pause is None else pause_text(pause.paused_at, pause.paused_by, pause.paused_until, pause.reason),

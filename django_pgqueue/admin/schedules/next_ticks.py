@@ -21,7 +21,7 @@ SHOWN: Final = 5
 FORMAT: Final = "%a %Y-%m-%d %H:%M:%S"
 
 
-class Tick(NamedTuple):
+class ShownTick(NamedTuple):
     """One future run, as the page shows it."""
 
     local: str
@@ -33,7 +33,7 @@ class Tick(NamedTuple):
     """Whether clocks change before this run; "" if they do not."""
 
 
-def next_ticks(schedule: Schedule) -> list[Tick]:
+def next_ticks(schedule: Schedule) -> list[ShownTick]:
     """Return the next runs; none if the expression or the time zone is invalid."""
     try:
         # An interval has no time zone: its ticks are the same instants everywhere.
@@ -54,9 +54,9 @@ def _instants(schedule: Schedule) -> Iterator[datetime]:
     yield from expressions.ticks_after(schedule.expression, schedule.time_zone, start)
 
 
-def _tick(at: datetime, before: datetime, now: datetime) -> Tick:
+def _tick(at: datetime, before: datetime, now: datetime) -> ShownTick:
     offset = at.strftime("%z")
-    return Tick(
+    return ShownTick(
         local=at.strftime(FORMAT),
         offset=f"{offset[:3]}:{offset[3:5]} {at.tzname() or ''}".strip(),
         utc=moment(at, at.astimezone(UTC).strftime(FORMAT)),

@@ -32,7 +32,7 @@ EXECUTION: Final = "execution"
 """The field of the form with the execution whose stack is requested."""
 
 
-class Answer(NamedTuple):
+class ShownRequest(NamedTuple):
     """A request as a page shows it."""
 
     title: str
@@ -50,7 +50,7 @@ def may_view(request: HttpRequest) -> bool:
     return request.user.has_perm(PERMISSION)
 
 
-def of_worker(request: HttpRequest, worker_id: int, alias: str) -> list[Answer]:
+def of_worker(request: HttpRequest, worker_id: int, alias: str) -> list[ShownRequest]:
     """Return the latest requests to a worker. Stacks are left out if the user may not see them."""
     found = _requests(alias).filter(worker_id=worker_id)
     if not may_view(request):
@@ -77,7 +77,7 @@ def _requests(alias: str) -> QuerySet[WorkerRequest]:
     return found.annotate(seen_at=statement_time(), text=Left("answer", TEXT_LIMIT))
 
 
-def _answer(row: WorkerRequest) -> Answer:
+def _answer(row: WorkerRequest) -> ShownRequest:
     has_answer = row.answered_at is not None
     is_waiting = not has_answer and seen_at(row) - row.requested_at < WAIT
     note = ""
@@ -89,7 +89,7 @@ def _answer(row: WorkerRequest) -> Answer:
     title = _("Stop") if row.kind == states.RequestKind.STOP else _("Stack")
     if row.kind == states.RequestKind.STACK and not row.execution_id:
         title = _("Stacks of all jobs")
-    return Answer(
+    return ShownRequest(
         title,
         moment_ago(row.requested_at, row),
         visible(row.requested_by),

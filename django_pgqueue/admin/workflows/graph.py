@@ -22,7 +22,7 @@ from django_pgqueue.admin.formatting import LABELS, breakable, visible, word_bad
 from django_pgqueue.admin.links import address_for
 from django_pgqueue.states import State
 from django_pgqueue.stats.graphs.figures import NODES_READ, WorkflowGraph, workflow_graph
-from django_pgqueue.stats.graphs.groups import Group, grouped, merged
+from django_pgqueue.stats.graphs.groups import NodeGroup, grouped, merged
 
 from .layout import HEIGHT, WIDTH, Curve, layout
 
@@ -74,7 +74,7 @@ class Edge(NamedTuple):
     path: str
 
 
-class Row(NamedTuple):
+class NodeRow(NamedTuple):
     """A box as a row of the table."""
 
     layer: int
@@ -92,7 +92,7 @@ class Drawing(NamedTuple):
     width: str
     height: str
     summary: str
-    rows: list[Row]
+    rows: list[NodeRow]
     more_rows: int
     is_grouped: bool
     note: str
@@ -113,7 +113,7 @@ def drawing(request: HttpRequest, batch_id: int, alias: str) -> Drawing | None:
     groups = grouped(graph, MOST_ALIKE if len(graph.nodes) <= MOST_BOXES else 1)
     number_of = {node.job_id: number for number, group in enumerate(groups) for node in group.nodes}
     edges = merged(graph.edges, number_of, {node.job_id: node.state for node in graph.nodes})
-    needed: dict[int, list[Group]] = defaultdict(list)
+    needed: dict[int, list[NodeGroup]] = defaultdict(list)
     for source, target in edges:
         needed[target].append(groups[source])
     rows = [_row(request, batch_id, group, needed[number]) for number, group in enumerate(groups[:ROWS_SHOWN])]
@@ -125,7 +125,7 @@ def drawing(request: HttpRequest, batch_id: int, alias: str) -> Drawing | None:
     return _drawn(request, batch_id, graph, groups, edges, found)
 
 
-def _without_boxes(note: str, rows: Sequence[Row] = (), more_rows: int = 0, *, is_grouped: bool = False) -> Drawing:
+def _without_boxes(note: str, rows: Sequence[NodeRow] = (), more_rows: int = 0, *, is_grouped: bool = False) -> Drawing:
     return Drawing([], [], "", "", "", list(rows), more_rows, is_grouped, note, [], "")
 
 
@@ -133,7 +133,7 @@ def _drawn(
     request: HttpRequest,
     batch_id: int,
     graph: WorkflowGraph,
-    groups: Sequence[Group],
+    groups: Sequence[NodeGroup],
     edges: Mapping[tuple[int, int], str],
     found: Drawing,
 ) -> Drawing:
@@ -157,7 +157,7 @@ def _by_kind(curves: Iterable[Curve], edges: Mapping[tuple[int, int], str]) -> l
     return sorted(curves, key=lambda curve: edges[curve.source, curve.target] == "failed")
 
 
-def _box(request: HttpRequest, batch_id: int, group: Group, x: float, y: float) -> Box:
+def _box(request: HttpRequest, batch_id: int, group: NodeGroup, x: float, y: float) -> Box:
     name, counts = visible(group.task_name), group.counts
     short = name.rpartition(".")[2] or name
     single = group.nodes[0] if len(group.nodes) == 1 else None
@@ -176,7 +176,7 @@ def _box(request: HttpRequest, batch_id: int, group: Group, x: float, y: float) 
     )
 
 
-def _url(request: HttpRequest, batch_id: int, group: Group) -> str:
+def _url(request: HttpRequest, batch_id: int, group: NodeGroup) -> str:
     """Return the URL of the job, or of the list of the jobs of the task in the batch."""
     if not request.user.has_perm("pgqueue.view_job"):
         return ""
@@ -206,24 +206,24 @@ def _states_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[state]:,} {_word(state)}" for state in SIGNS if counts.get(state))
 
 
-def _row(request: HttpRequest, batch_id: int, group: Group, needed: Sequence[Group]) -> Row:
+def _row(request: HttpRequest, batch_id: int, group: NodeGroup, needed: Sequence[NodeGroup]) -> NodeRow:
     shown: list[Any] = [_name_and_layer(each) for each in needed[:NEEDS_SHOWN]]
     if len(needed) > NEEDS_SHOWN:
         shown.append(_("and %(count)s more") % {"count": len(needed) - NEEDS_SHOWN})
     is_single = len(group.nodes) == 1
     states = [(word_badge(state), "" if is_single else f"{count:,}") for state, count in group.counts.items()]
     needs = format_html_join(", ", "{}", ((each,) for each in shown))
-    return Row(group.layer + 1, _name(group), _url(request, batch_id, group), states, needs)
+    return NodeRow(group.layer + 1, _name(group), _url(request, batch_id, group), states, needs)
 
 
-def _name_and_layer(group: Group) -> SafeString:
+def _name_and_layer(group: NodeGroup) -> SafeString:
     """Return the name of a box. Jobs of one task in several layers have the same name otherwise."""
     if len(group.nodes) == 1:
         return _name(group)
     return format_html("{} ({})", _name(group), _("layer %(number)s") % {"number": group.layer + 1})
 
 
-def _name(group: Group) -> SafeString:
+def _name(group: NodeGroup) -> SafeString:
     name = breakable(group.task_name)
     if len(group.nodes) == 1:
         return format_html("{} #{}", name, group.nodes[0].job_id)

@@ -26,7 +26,7 @@ MOST_PASSAGES: Final = 2_000
 """With more places of edges, edges are drawn straight over the layers between their ends."""
 
 
-class Place(NamedTuple):
+class GraphPlace(NamedTuple):
     """A box, or the passage of an edge through a layer. Boxes and passages are numbered together."""
 
     layer: int
@@ -62,7 +62,7 @@ def layout(layers: Mapping[int, int], edges: Sequence[tuple[int, int]]) -> Layou
     _sort(columns, chains)
     heights = [sum(place.height + GAP for place in column) - GAP for column in columns]
     highest = max(heights)
-    middles: dict[Place, float] = {}
+    middles: dict[GraphPlace, float] = {}
     for column, height in zip(columns, heights, strict=True):
         top = MARGIN + (highest - height) / 2
         for place in column:
@@ -72,7 +72,7 @@ def layout(layers: Mapping[int, int], edges: Sequence[tuple[int, int]]) -> Layou
         width=_left(len(columns) - 1) + WIDTH + MARGIN,
         height=highest + 2 * MARGIN,
         corners={
-            number: (_left(layer), middles[Place(layer, number)] - HEIGHT / 2) for number, layer in layers.items()
+            number: (_left(layer), middles[GraphPlace(layer, number)] - HEIGHT / 2) for number, layer in layers.items()
         },
         curves=[Curve(*edge, _curve(chain, middles)) for edge, chain in zip(edges, chains, strict=True)],
     )
@@ -82,35 +82,35 @@ def _left(layer: int) -> float:
     return MARGIN + layer * (WIDTH + LAYER_GAP)
 
 
-def _chains(layers: Mapping[int, int], edges: Sequence[tuple[int, int]]) -> list[list[Place]]:
+def _chains(layers: Mapping[int, int], edges: Sequence[tuple[int, int]]) -> list[list[GraphPlace]]:
     """Return the places of each edge: its source, a passage in each layer between, and its target."""
     has_passages = sum(layers[target] - layers[source] - 1 for source, target in edges) <= MOST_PASSAGES
     number = max(layers, default=0)
     found = []
     for source, target in edges:
-        chain = [Place(layers[source], source)]
+        chain = [GraphPlace(layers[source], source)]
         for layer in range(layers[source] + 1, layers[target]) if has_passages else ():
             number += 1
-            chain.append(Place(layer, number, is_passage=True))
-        found.append([*chain, Place(layers[target], target)])
+            chain.append(GraphPlace(layer, number, is_passage=True))
+        found.append([*chain, GraphPlace(layers[target], target)])
     return found
 
 
-def _columns(layers: Mapping[int, int], chains: Iterable[Sequence[Place]]) -> list[list[Place]]:
+def _columns(layers: Mapping[int, int], chains: Iterable[Sequence[GraphPlace]]) -> list[list[GraphPlace]]:
     """Return the boxes and passages of each layer."""
-    columns: list[list[Place]] = [[] for _ in range(max(layers.values(), default=0) + 1)]
+    columns: list[list[GraphPlace]] = [[] for _ in range(max(layers.values(), default=0) + 1)]
     for number, layer in layers.items():
-        columns[layer].append(Place(layer, number))
+        columns[layer].append(GraphPlace(layer, number))
     for chain in chains:
         for place in chain[1:-1]:
             columns[place.layer].append(place)
     return columns
 
 
-def _sort(columns: Sequence[list[Place]], chains: Iterable[Sequence[Place]]) -> None:
+def _sort(columns: Sequence[list[GraphPlace]], chains: Iterable[Sequence[GraphPlace]]) -> None:
     """Sort each column by the mean position of the neighbours: from left to right, then from right to left."""
-    before: dict[Place, list[Place]] = defaultdict(list)
-    behind: dict[Place, list[Place]] = defaultdict(list)
+    before: dict[GraphPlace, list[GraphPlace]] = defaultdict(list)
+    behind: dict[GraphPlace, list[GraphPlace]] = defaultdict(list)
     for chain in chains:
         for left, right in pairwise(chain):
             before[right].append(left)
@@ -124,7 +124,7 @@ def _sort(columns: Sequence[list[Place]], chains: Iterable[Sequence[Place]]) -> 
             ranks.update(_ranks(column))
 
 
-def _ranks(column: Sequence[Place]) -> Iterator[tuple[Place, float]]:
+def _ranks(column: Sequence[GraphPlace]) -> Iterator[tuple[GraphPlace, float]]:
     """Yield the position of each place in its column, from 0 to 1."""
     return ((place, (rank + 0.5) / len(column)) for rank, place in enumerate(column))
 
@@ -133,7 +133,7 @@ def _mean(values: Sequence[float], own: float) -> float:
     return sum(values) / len(values) if values else own
 
 
-def _curve(chain: Sequence[Place], middles: Mapping[Place, float]) -> str:
+def _curve(chain: Sequence[GraphPlace], middles: Mapping[GraphPlace, float]) -> str:
     """Return the curve through the places of an edge. It is level inside of a passage."""
     x, y = _left(chain[0].layer) + WIDTH, middles[chain[0]]
     parts = [f"M{x:.1f} {y:.1f}"]

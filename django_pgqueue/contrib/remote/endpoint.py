@@ -45,7 +45,7 @@ class Answer(NamedTuple):
     status: HTTPStatus = HTTPStatus.OK
 
 
-class Call(NamedTuple):
+class RemoteCall(NamedTuple):
     """A request that has passed all checks."""
 
     caller: Caller
@@ -59,7 +59,7 @@ class Call(NamedTuple):
         return self.engine.alias
 
 
-Handler = Callable[[Call], Awaitable[Answer]]
+Handler = Callable[[RemoteCall], Awaitable[Answer]]
 View = Callable[..., Coroutine[Any, Any, HttpResponse]]
 R = TypeVar("R")
 _views: Final = set[View]()
@@ -74,7 +74,7 @@ def endpoint(handler: Handler, *, waits: bool = False) -> View:
             if waits:
                 await end_request_thread()
             caller = getattr(request, "scope", {}).get(CALLER) or await admitted(request, database)
-            call = Call(caller, engine_of(token_alias(database)), parsed(_body(request)))
+            call = RemoteCall(caller, engine_of(token_alias(database)), parsed(_body(request)))
             document, status = await handler(call)
             return JsonResponse(document, status=status, headers={"Cache-Control": "no-store"})
 

@@ -21,7 +21,7 @@ from django_pgqueue.worker.execution.error_text import class_path
 from django_pgqueue.worker.execution.events import Events
 
 from .client import RemoteClient
-from .remote_services import BATCH, Leases, RemoteService
+from .remote_services import BATCH, RemoteLeases, RemoteService
 from .wire import request_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ LONGEST_PAUSE_SECONDS: Final = 5.0
 class Reports(RemoteService):
     """Write how executions ended. A report is kept until the server has answered."""
 
-    def __init__(self, client: RemoteClient, leases: Leases, alias: str) -> None:
+    def __init__(self, client: RemoteClient, leases: RemoteLeases, alias: str) -> None:
         super().__init__("remote-reports")
         self._alias = alias
         self._client = client

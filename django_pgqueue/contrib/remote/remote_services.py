@@ -60,7 +60,7 @@ class RemoteOptions:
     """Stop when a claim has found no job and none runs."""
 
 
-class Leases:
+class RemoteLeases:
     """The worker's handle, its executions, and how long their leases last."""
 
     def __init__(self, process_state: ProcessState) -> None:
@@ -147,7 +147,7 @@ class Claims(RemoteService):
         self,
         client: RemoteClient,
         options: RemoteOptions,
-        leases: Leases,
+        leases: RemoteLeases,
         in_flight: InFlight,
         submit: Callable[[Iterable[Claimed]], None],
         hand_over: Callable[[Report], None],
@@ -198,7 +198,7 @@ class Extensions(RemoteService):
     def __init__(
         self,
         client: RemoteClient,
-        leases: Leases,
+        leases: RemoteLeases,
         in_flight: InFlight,
         interrupt: Callable[[Iterable[int]], None],
         ask_to_cancel: Callable[[Iterable[int]], None],

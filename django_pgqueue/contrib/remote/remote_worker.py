@@ -31,7 +31,7 @@ from django_pgqueue.worker.slots.pool import Pool
 
 from .client import RemoteClient, RemoteError
 from .remote_reports import Reports
-from .remote_services import Claims, Extensions, Leases, RemoteOptions
+from .remote_services import Claims, Extensions, RemoteLeases, RemoteOptions
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -53,7 +53,7 @@ class RemoteWorker:
         self.options = options
         self.process_state = ProcessState(2 * options.concurrency)
         self.in_flight = InFlight(options.concurrency)
-        self.leases = Leases(self.process_state)
+        self.leases = RemoteLeases(self.process_state)
         self.fork_server = ForkServer(alias, self.process_state)
         self.extensions = Extensions(client, self.leases, self.in_flight, self._interrupt, self._ask_to_cancel)
         self.reports = Reports(client, self.leases, alias)

@@ -28,7 +28,7 @@ from django_pgqueue.worker.execution.report import Report
 from . import operations, reports
 from .bodies import max_body_bytes
 from .claim_group import WaitingClaim
-from .endpoint import Answer, Call, endpoint
+from .endpoint import Answer, RemoteCall, endpoint
 from .fields import Fields
 from .handles import (
     MAX_HANDLE_CHARACTERS,
@@ -65,7 +65,7 @@ STATUSES: Final = {
 
 
 @endpoint
-async def workers(call: Call) -> Answer:
+async def workers(call: RemoteCall) -> Answer:
     """Register a worker."""
     check_registration(call.caller.digest)
     fields = Fields(call.body, ("name", "pid", "concurrency", "queues"))
@@ -92,14 +92,14 @@ async def workers(call: Call) -> Answer:
 
 
 @endpoint
-async def stop(call: Call) -> Answer:
+async def stop(call: RemoteCall) -> Answer:
     """Record that a worker has stopped, and release what it left open."""
     worker = _worker(call, Fields(call.body, ("worker",)))
     await call.engine.run(operations.stop, worker, call.engine.reactions)
     return Answer({})
 
 
-def _worker(call: Call, fields: Fields) -> WorkerHandle:
+def _worker(call: RemoteCall, fields: Fields) -> WorkerHandle:
     return read_worker(fields.text("worker", most=MAX_HANDLE_CHARACTERS), call.caller.token_id, call.alias)
 
 
@@ -107,7 +107,7 @@ def _worker(call: Call, fields: Fields) -> WorkerHandle:
 
 
 @partial(endpoint, waits=True)
-async def claim(call: Call) -> Answer:
+async def claim(call: RemoteCall) -> Answer:
     """Claim jobs. If no job is due, wait for one."""
     fields = Fields(call.body, ("worker", "limit", "wait_seconds", "queues", "tasks"))
     worker = _worker(call, fields)
@@ -144,7 +144,7 @@ def _longest_wait_seconds() -> float:
     return min(MAX_WAIT_SECONDS, get_settings().LEASE / 2)
 
 
-async def _claimed(call: Call, waiting: WaitingClaim, wait_seconds: float) -> list[Claimed]:
+async def _claimed(call: RemoteCall, waiting: WaitingClaim, wait_seconds: float) -> list[Claimed]:
     """Return the jobs of a claim. If the machine goes away meanwhile, release them."""
     call.engine.claim(waiting)
     try:
@@ -158,7 +158,7 @@ async def _claimed(call: Call, waiting: WaitingClaim, wait_seconds: float) -> li
     return waiting.future.result()
 
 
-def _execution(call: Call, worker: WorkerHandle, prepared: Prepared) -> dict[str, Any]:
+def _execution(call: RemoteCall, worker: WorkerHandle, prepared: Prepared) -> dict[str, Any]:
     job = prepared.claimed
     task = registry.get(job.task_name)
     return {
@@ -185,7 +185,7 @@ def _execution(call: Call, worker: WorkerHandle, prepared: Prepared) -> dict[str
 
 
 @endpoint
-async def extend(call: Call) -> Answer:
+async def extend(call: RemoteCall) -> Answer:
     """Extend the leases of executions, write their progress, and say which are to be cancelled."""
     fields = Fields(call.body, ("worker", "executions"))
     worker = _worker(call, fields)
@@ -222,26 +222,26 @@ def _progress(item: Fields) -> Progress | None:
 
 
 @endpoint
-async def complete(call: Call) -> Answer:
+async def complete(call: RemoteCall) -> Answer:
     """Write that executions have succeeded."""
     return await _end(call, ("execution", "result"), reports.succeeded)
 
 
 @endpoint
-async def fail(call: Call) -> Answer:
+async def fail(call: RemoteCall) -> Answer:
     """Write that executions have failed. The task's retry policy decides what follows, unless the request says it."""
     names = ("execution", "exception_class", "error", "traceback", "then", "retry_in_seconds", "crashed")
     return await _end(call, names, reports.failed)
 
 
 @endpoint
-async def release(call: Call) -> Answer:
+async def release(call: RemoteCall) -> Answer:
     """Release executions without counting the attempt, at once or until later."""
     names = ("execution", "delay_seconds", "reason", "unknown", "holds_key")
     return await _end(call, names, reports.released)
 
 
-async def _end(call: Call, names: Sequence[str], report_of: Callable[[str, Claimed, Fields], Report]) -> Answer:
+async def _end(call: RemoteCall, names: Sequence[str], report_of: Callable[[str, Claimed, Fields], Report]) -> Answer:
     """Write how executions ended, by the report that `report_of` makes of each."""
     items = Fields(call.body, ("executions",)).objects("executions", names, most=MAX_BATCH)
     handles = _handles(call, items)
@@ -264,7 +264,7 @@ async def _end(call: Call, names: Sequence[str], report_of: Callable[[str, Claim
     )
 
 
-def _handles(call: Call, items: Sequence[Fields]) -> list[ExecutionHandle | None]:
+def _handles(call: RemoteCall, items: Sequence[Fields]) -> list[ExecutionHandle | None]:
     texts = [item.text("execution", most=MAX_HANDLE_CHARACTERS) for item in items]
     return [read_execution(text, call.caller.token_id, call.alias) for text in texts]
 

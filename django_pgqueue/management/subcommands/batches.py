@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from django.core.management.base import CommandError, OutputWrapper
 
 from django_pgqueue.acts import DELETE
-from django_pgqueue.acts.job_changes import ActAudit, JobChanges
+from django_pgqueue.acts.job_changes import ActAudit, ActRun
 from django_pgqueue.models import BATCH_SIZE
 from django_pgqueue.states import ActOutcome
 from django_pgqueue.tasks.registry import in_words
@@ -77,7 +77,7 @@ class Interruption:
 
 def change_all(
     done: str,
-    changes: JobChanges,
+    changes: ActRun,
     audit: ActAudit,
     stdout: OutputWrapper,
     rate: float | None,

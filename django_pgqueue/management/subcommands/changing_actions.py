@@ -18,7 +18,7 @@ from django.db import connections
 
 from django_pgqueue import acts, queues
 from django_pgqueue.acts import JobAct
-from django_pgqueue.acts.job_changes import ActAudit, JobChanges
+from django_pgqueue.acts.job_changes import ActAudit, ActRun
 from django_pgqueue.display import in_line
 from django_pgqueue.job_search import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WAITING_WORDS, Filters, find
 from django_pgqueue.options.task_options import OPTIONS
@@ -144,7 +144,7 @@ def run_action(
         stops_on_repeat=after_batch is not None,
     )
     seen = {job.pk: Seen(job.state, job.finished_at, job.run_after) for job in fitting}
-    changes = JobChanges(connections[filters.alias], action.act, seen, audit, change_options)
+    changes = ActRun(connections[filters.alias], action.act, seen, audit, change_options)
     change_all(action.done, changes, audit, stdout, options["rate"], after_batch or (lambda job_ids: None))
 
 

@@ -15,7 +15,7 @@ from django.db.models.functions import Left
 
 from django_pgqueue.declared.chunks import is_chunk_key
 from django_pgqueue.declared.steps import is_endless
-from django_pgqueue.job_search import Pauses, latest, word_of
+from django_pgqueue.job_search import PausedNames, latest, word_of
 from django_pgqueue.models import BATCH_SIZE, Execution, Job
 from django_pgqueue.models.operations import database_now, lease_end
 from django_pgqueue.states import Outcome, State
@@ -92,13 +92,13 @@ class JobRow:
 def read_rows(alias: str, ids: Sequence[int]) -> list[JobRow]:
     """Return the jobs with these ids, in this order. Jobs that no longer exist are missing."""
     found: dict[int, JobRow] = {}
-    pauses = Pauses.of(alias)
+    pauses = PausedNames.of(alias)
     for start in range(0, len(ids), BATCH_SIZE):
         found |= _read_batch(alias, ids[start : start + BATCH_SIZE], pauses)
     return [found[job_id] for job_id in ids if job_id in found]
 
 
-def _read_batch(alias: str, ids: Sequence[int], pauses: Pauses) -> dict[int, JobRow]:
+def _read_batch(alias: str, ids: Sequence[int], pauses: PausedNames) -> dict[int, JobRow]:
     jobs = Job.objects.using(alias).filter(pk__in=ids)
     annotated = jobs.annotate(seen_at=database_now(), latest_id=Subquery(latest("id")))
     rows = list(annotated.values(*COLUMNS, "seen_at", "latest_id"))

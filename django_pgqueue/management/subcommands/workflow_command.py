@@ -15,7 +15,7 @@ from django_pgqueue.models import JobBatch
 from django_pgqueue.states import State
 from django_pgqueue.stats.batch_counts import batch_counts
 from django_pgqueue.stats.graphs.figures import NODES_READ, WorkflowGraph, workflow_graph
-from django_pgqueue.stats.graphs.groups import Group, grouped, layers_of
+from django_pgqueue.stats.graphs.groups import NodeGroup, grouped, layers_of
 
 from .batch_command import BLOCKED
 from .output import add_json, write_json
@@ -99,7 +99,7 @@ def _lines(graph: WorkflowGraph) -> Iterator[str]:
         yield f"{len(groups) - LINES:,} more lines are not printed: --json prints all jobs."
 
 
-def _line(group: Group, needs: dict[int, list[int]]) -> str:
+def _line(group: NodeGroup, needs: dict[int, list[int]]) -> str:
     if len(group.nodes) > 1:
         counts = group.counts
         states = ", ".join(f"{counts[state]:,} {state}" for state in ORDER if counts[state])

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from django_pgqueue.db.statements import execute
 from django_pgqueue.states import FailurePolicy, State
 from django_pgqueue.stats.explained_job import ExplainedJob
-from django_pgqueue.stats.reasons import Found, Reason
+from django_pgqueue.stats.reasons import FoundReason, Reason
 from django_pgqueue.stats.sentences import time_text
 from django_pgqueue.tasks.registry import in_words
 
@@ -22,7 +22,7 @@ UNFINISHED: Final = {State.RUNNING.value: "runs", State.READY.value: "is ready",
 FAILED: Final = {State.DEAD.value: "is dead", State.CANCELLED.value: "is cancelled", "gone": "was removed"}
 
 
-class _Group(NamedTuple):
+class _Dependencies(NamedTuple):
     """The dependencies of a job in one state and with one policy: how many, and the first of them."""
 
     state: str
@@ -33,16 +33,16 @@ class _Group(NamedTuple):
     task_names: list[str]
 
 
-def reason_of_graph(job: ExplainedJob) -> Found | None:
+def reason_of_graph(job: ExplainedJob) -> FoundReason | None:
     """Return why a waiting job waits, or why a dependency has cancelled the job. None: that is no reason."""
     row, params = job.row, {"job_id": job.row.job_id, "limit": LIMIT}
     if not row.in_graph or row.state not in (State.WAITING, State.CANCELLED):
         return None
-    groups = [_Group(*found) for found in execute(job.connection, WAITS_OF_JOB, params)]
+    groups = [_Dependencies(*found) for found in execute(job.connection, WAITS_OF_JOB, params)]
     return _cancelled(row, groups) if row.state == State.CANCELLED else _waiting(groups)
 
 
-def _cancelled(row: Any, groups: Iterable[_Group]) -> Found | None:
+def _cancelled(row: Any, groups: Iterable[_Dependencies]) -> FoundReason | None:
     causes = [group for group in groups if group.has_cancelled]
     if not causes:
         return None
@@ -53,7 +53,7 @@ def _cancelled(row: Any, groups: Iterable[_Group]) -> Found | None:
     return _reason(Reason.DEPENDENCY_FAILED, sentence, causes, finished_at=row.finished_at)
 
 
-def _waiting(groups: list[_Group]) -> Found:
+def _waiting(groups: list[_Dependencies]) -> FoundReason:
     failed = [group for group in groups if group.state in FAILED and group.policy != FailurePolicy.IGNORE]
     blocking = [group for group in failed if group.policy == FailurePolicy.BLOCK and group.state != "gone"]
     ending = [group for group in failed if group not in blocking]
@@ -72,16 +72,16 @@ def _waiting(groups: list[_Group]) -> Found:
     return _reason(Reason.WAITING, f"It waits for {of_all}: {_named(unfinished, UNFINISHED)}.", unfinished)
 
 
-def _reason(reason: Reason, sentence: str, groups: Iterable[_Group], **fields: Any) -> Found:
+def _reason(reason: Reason, sentence: str, groups: Iterable[_Dependencies], **fields: Any) -> FoundReason:
     ids = tuple(sorted(job_id for group in groups for job_id in group.job_ids)[:NAMED])
-    return Found(reason, sentence, {"dependency_ids": ids, **fields})
+    return FoundReason(reason, sentence, {"dependency_ids": ids, **fields})
 
 
-def _count(groups: Iterable[_Group]) -> int:
+def _count(groups: Iterable[_Dependencies]) -> int:
     return sum(group.number for group in groups)
 
 
-def _named(groups: Iterable[_Group], words: dict[str, str]) -> str:
+def _named(groups: Iterable[_Dependencies], words: dict[str, str]) -> str:
     """Return the first dependencies of these groups by their names, with the number of the others."""
     in_order = sorted(groups, key=lambda group: list(words).index(group.state))
     each = [

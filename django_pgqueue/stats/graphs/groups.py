@@ -17,7 +17,7 @@ from .figures import GraphEdge, GraphNode, WorkflowGraph
 WORST_FIRST: Final = (State.DEAD, State.CANCELLED, State.RUNNING, State.READY, State.WAITING, State.SUCCEEDED)
 
 
-class Group(NamedTuple):
+class NodeGroup(NamedTuple):
     """One job, or all jobs of a task in a layer."""
 
     layer: int
@@ -43,7 +43,7 @@ def layers_of(nodes: Sequence[int], needs: Mapping[int, Iterable[int]]) -> dict[
     return found
 
 
-def grouped(graph: WorkflowGraph, most_alike: int) -> list[Group]:
+def grouped(graph: WorkflowGraph, most_alike: int) -> list[NodeGroup]:
     """Return the jobs of a graph in groups, by layer and by the first job of each.
 
     A job is a group of its own if at most `most_alike` jobs have its task and its layer.
@@ -58,9 +58,9 @@ def grouped(graph: WorkflowGraph, most_alike: int) -> list[Group]:
     found = []
     for (layer, task_name), nodes in together.items():
         found += (
-            [Group(layer, task_name, nodes)]
+            [NodeGroup(layer, task_name, nodes)]
             if len(nodes) > most_alike
-            else [Group(layer, task_name, [node]) for node in nodes]
+            else [NodeGroup(layer, task_name, [node]) for node in nodes]
         )
     return sorted(found, key=lambda group: (group.layer, group.nodes[0].job_id))
 

@@ -18,7 +18,7 @@ from django_pgqueue.states import State
 from django_pgqueue.stats.answers import NONE, Count
 from django_pgqueue.stats.depths import COUNT_LIMIT
 from django_pgqueue.stats.explained_job import ExplainedJob
-from django_pgqueue.stats.reasons import Found, Reason
+from django_pgqueue.stats.reasons import FoundReason, Reason
 from django_pgqueue.stats.sentences import jobs_ahead, time_text
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.registry import in_words
@@ -40,27 +40,29 @@ REASONS: Final = {
 PROBING: Final = " Its circuit breaker is open, so one job at a time probes the key."
 
 
-def reason_of_limit(job: ExplainedJob) -> Found | None:
+def reason_of_limit(job: ExplainedJob) -> FoundReason | None:
     """Return why the limit of a due job does not admit it. None: it does. The key is not paused."""
     row = job.row
     if row.limit_key is None or is_chunk_key(row.limit_key):
         return None
     policy = job.controls.policy_of(row.limit_key)
     if policy is None:
-        return Found(Reason.LIMIT_UNDECLARED, _undeclared(row.limit_key), {"ahead": NONE})
+        return FoundReason(Reason.LIMIT_UNDECLARED, _undeclared(row.limit_key), {"ahead": NONE})
     [state] = read_states(job.connection, [row.limit_key])
     wait = wait_of(policy, None, state, ReadyJob(row.job_id, 0.0, row.limit_weight))
     if wait.reason is LimitWaitReason.WORKER:
         return None
     reason, ahead = REASONS[wait.reason], ahead_in_key(job)
     if reason in (Reason.BLOCKED_BY_DEAD, Reason.KEY_ORDER):
-        return Found(reason, _order(row, state), {"ahead": ahead, "blocking_job_id": state.head_id})
+        return FoundReason(reason, _order(row, state), {"ahead": ahead, "blocking_job_id": state.head_id})
     if wait.seconds is None:
         job_ids = tuple(state.running_job_ids or ())
         probe = PROBING if job.controls.has_open_breaker(row.limit_key) else ""
-        return Found(reason, _slots(row, policy, state, ahead) + probe, {"ahead": ahead, "running_job_ids": job_ids})
+        return FoundReason(
+            reason, _slots(row, policy, state, ahead) + probe, {"ahead": ahead, "running_job_ids": job_ids}
+        )
     admitted_at = row.seen_at + timedelta(seconds=wait.seconds)
-    return Found(
+    return FoundReason(
         reason, _time_of(row, policy, reason, admitted_at, ahead), {"ahead": ahead, "admitted_at": admitted_at}
     )
 

@@ -32,7 +32,7 @@ HELD_LIMIT: Final = 500
 
 
 @dataclass(slots=True)
-class Sums:
+class LimitSums:
     """The ready jobs of one limit, while they are added up."""
 
     keys: set[str] = field(default_factory=set)
@@ -75,7 +75,7 @@ def limits(database: str | None = None) -> tuple[LimitFigures, ...]:
         if is_chunk_key(name):
             continue
         count, weight = running.get(name, (0, 0))
-        ready = sums.get(name) or Sums()
+        ready = sums.get(name) or LimitSums()
         figures = LimitFigures(
             name=name,
             declaration=str(declared[name]) if name in declared else "",
@@ -109,10 +109,10 @@ def _read_held(connection: Connection) -> tuple[Counter[str], bool]:
     return Counter(name_of(key) for key, is_held in rows if is_held), len(rows) < HELD_LIMIT
 
 
-def _read_ready(connection: Connection) -> tuple[dict[str, Sums], bool]:
+def _read_ready(connection: Connection) -> tuple[dict[str, LimitSums], bool]:
     """Return the ready jobs of each limit, and whether these are all limits."""
     ranges, all_named = read_ranges(connection)
-    sums: defaultdict[str, Sums] = defaultdict(Sums)
+    sums: defaultdict[str, LimitSums] = defaultdict(LimitSums)
     if not ranges:
         return sums, all_named
     limit = min(JOBS_LIMIT, max(JOBS_TOTAL // len(ranges), 10))

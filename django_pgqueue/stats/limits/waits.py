@@ -54,7 +54,7 @@ class ReadyJob(NamedTuple):
     weight: int
 
 
-class Wait(NamedTuple):
+class LimitWait(NamedTuple):
     """The reason why a job waits, and the seconds until its limit admits it. None: time alone does not help."""
 
     reason: LimitWaitReason
@@ -68,15 +68,15 @@ def next_of(policy: KeyPolicy | None, state: KeyState, first: ReadyJob) -> Ready
     return first
 
 
-def wait_of(policy: KeyPolicy | None, pause: PauseStats | None, state: KeyState, job: ReadyJob) -> Wait:
+def wait_of(policy: KeyPolicy | None, pause: PauseStats | None, state: KeyState, job: ReadyJob) -> LimitWait:
     """Return what a ready job of a key waits for."""
     if pause is not None:
-        return Wait(LimitWaitReason.PAUSED, None)
+        return LimitWait(LimitWaitReason.PAUSED, None)
     if policy is None:
-        return Wait(LimitWaitReason.UNDECLARED, None)
+        return LimitWait(LimitWaitReason.UNDECLARED, None)
     if policy.is_ordered and state.head_id not in (None, job.job_id):
         is_dead = state.head_state == State.DEAD
-        return Wait(LimitWaitReason.BLOCKED_BY_DEAD if is_dead else LimitWaitReason.ORDER, None)
+        return LimitWait(LimitWaitReason.BLOCKED_BY_DEAD if is_dead else LimitWaitReason.ORDER, None)
     times = {
         LimitWaitReason.NOT_DUE: job.due_seconds,
         LimitWaitReason.HOLD: state.held_seconds or 0.0,
@@ -86,8 +86,8 @@ def wait_of(policy: KeyPolicy | None, pause: PauseStats | None, state: KeyState,
     is_later = times[LimitWaitReason.NOT_DUE] > 0 or times[LimitWaitReason.HOLD] > 0
     slots = policy.concurrency
     if slots is not None and state.running_weight + min(job.weight, slots) > slots and not is_later:
-        return Wait(LimitWaitReason.SLOT, None)
-    return Wait(last, times[last]) if times[last] > 0 else Wait(LimitWaitReason.WORKER, 0.0)
+        return LimitWait(LimitWaitReason.SLOT, None)
+    return LimitWait(last, times[last]) if times[last] > 0 else LimitWait(LimitWaitReason.WORKER, 0.0)
 
 
 def _token_seconds(policy: KeyPolicy, state: KeyState, weight: int) -> float:

@@ -26,7 +26,7 @@ from django_pgqueue.worker.execution.events import log_failure
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.process_info import call_here
 
-from .receivers import Call, Event, PendingCalls, calls_of, contained, identity
+from .receivers import Call, Delivery, PendingCalls, calls_of, contained, identity
 
 if TYPE_CHECKING:
     from django_pgqueue.signals import WorkerSignal
@@ -58,7 +58,7 @@ class CallbackRunner:
         """How many events were dropped since the process began."""
         self.seconds_per_call = 0.0
         """Duration of a call, averaged over about the last ten calls."""
-        self._events: deque[Event] = deque()
+        self._events: deque[Delivery] = deque()
         """The receivers of the first event are being called."""
         self._calls: deque[Call] | None = None
         """The receivers of the first event that have not been called yet."""
@@ -78,7 +78,7 @@ class CallbackRunner:
     def submit(self, signal: WorkerSignal, task_name: str | None, about: dict[str, Any]) -> None:
         """Queue an event, or drop and count it if the queue is full. Never blocks; safe from any thread."""
         limit = QUEUE_LIMIT if about.get("exception") is None else EXCEPTION_LIMIT
-        self._add(Event(signal, task_name, about), limit)
+        self._add(Delivery(signal, task_name, about), limit)
 
     def publish(self, signal: WorkerSignal, task_name: str | None, about: dict[str, Any]) -> None:
         """Queue an event if its signal has receivers. Safe from any thread."""
@@ -87,7 +87,7 @@ class CallbackRunner:
 
     def call(self, function: Callable[[], Any]) -> None:
         """Queue a call of an application's function. Safe from any thread."""
-        self._add(Event(None, None, {}, function), QUEUE_LIMIT)
+        self._add(Delivery(None, None, {}, function), QUEUE_LIMIT)
 
     def ask(self, function: Callable[[], T], owner: str, occasion: Hashable, describe: Callable[[], str]) -> T:
         """Call an application's function, as `PendingCalls.ask()` does. Only one thread may use it.
@@ -100,7 +100,7 @@ class CallbackRunner:
         """
         return self._asked.ask(partial(contained, function, describe), owner, occasion, describe)
 
-    def _add(self, event: Event, limit: int) -> None:
+    def _add(self, event: Delivery, limit: int) -> None:
         if len(self._events) >= limit:
             self.dropped += 1
             return

@@ -28,7 +28,7 @@ FORGOTTEN_SECONDS: Final = 60.0
 """A call that nobody has asked for again within this time is abandoned. Its schedule was removed, for example."""
 
 
-class Event(NamedTuple):
+class Delivery(NamedTuple):
     """A signal to deliver, or a function to call."""
 
     signal: WorkerSignal | None
@@ -37,7 +37,7 @@ class Event(NamedTuple):
     function: Callable[[], Any] | None = None
 
 
-def calls_of(event: Event) -> list[Call]:
+def calls_of(event: Delivery) -> list[Call]:
     """Return the calls that deliver an event."""
     if event.function is not None:
         return [(event.function, event.function)]

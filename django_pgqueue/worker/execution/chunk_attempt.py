@@ -65,7 +65,7 @@ def planned_attempt(plan: AttemptPlan, claimed: Claimed, alias: str, notes: Prog
 
 
 @dataclass(slots=True)
-class EndedJob:
+class EndedChunkJob:
     """A job of a chunk, as `failure.report_of()` needs it."""
 
     claimed: Claimed
@@ -275,7 +275,7 @@ class ChunkAttempt(Attempt):
     def _failure_of(self, job: Claimed, error: BaseException, *, ended_call: bool = False) -> Report:
         """Return the report of a job that ended with an exception of its own, or with that of the call."""
         flags = (self.interrupted, self.timed_out, self.cancelled, self.committing) if ended_call else (False,) * 4
-        return report_of(EndedJob(job, self.alias, self.started_at, *flags, self.known_task), error)
+        return report_of(EndedChunkJob(job, self.alias, self.started_at, *flags, self.known_task), error)
 
     # ---------------------------------------------------------------- from other threads
 

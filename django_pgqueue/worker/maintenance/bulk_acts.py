@@ -21,7 +21,7 @@ from django_pgqueue.db.statements import repeat_if_stale
 from django_pgqueue.ends.graphs import advanced_transitions
 from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import audit, bulk_acts
-from django_pgqueue.lifecycle.bulk_acts import Batch
+from django_pgqueue.lifecycle.bulk_acts import ActBatch
 from django_pgqueue.reactions import Reactions, operated
 from django_pgqueue.states import ActOutcome, State, TransitionName
 from django_pgqueue.worker.runtime.refusals import Refusals
@@ -79,7 +79,7 @@ class BulkActs:
             self._log(audit_id, batch.action, batch.outcome)
         return batch.due_in
 
-    def _execute_batch(self, connection: EngineConnection, audit_id: int) -> Batch | None:
+    def _execute_batch(self, connection: EngineConnection, audit_id: int) -> ActBatch | None:
         """Execute a batch. If the database has refused all jobs of its page for long, let it pass them by."""
         since = self._refused_since.setdefault(audit_id, time.monotonic())
         has_waited = time.monotonic() - since >= PATIENCE_SECONDS
@@ -88,7 +88,7 @@ class BulkActs:
         self._refused.forget(audit_id)
         return batch
 
-    def _react(self, connection: EngineConnection, batch: Batch) -> None:
+    def _react(self, connection: EngineConnection, batch: ActBatch) -> None:
         if batch.action is TransitionName.DELETE:  # nobody waits for a finished job
             return
         if State.RUNNING in batch.changed.values():

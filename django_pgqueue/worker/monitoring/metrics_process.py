@@ -28,7 +28,7 @@ from django_pgqueue.worker.runtime.shared_memory import HealthMemory, health_mem
 
 from .http_server import TEXT, HttpServer, Page, Request, Response
 from .metrics import families
-from .queue_figures import FiguresOfSeveral, QueueFigures, ReadQueues
+from .queue_figures import FiguresOfSeveral, ReadQueues, ScrapedFigures
 
 JSON: Final = "application/json"
 SIGN_SECONDS: Final = 1.0
@@ -45,9 +45,9 @@ class Pages:
 
     def __init__(self, report: HealthReport, read_queue: ReadQueues | None = None) -> None:
         self.report = report
-        self._queue: QueueFigures | FiguresOfSeveral | None = None
+        self._queue: ScrapedFigures | FiguresOfSeveral | None = None
         if read_queue is not None:
-            self._queue = QueueFigures(read_queue) if callable(read_queue) else FiguresOfSeveral(read_queue)
+            self._queue = ScrapedFigures(read_queue) if callable(read_queue) else FiguresOfSeveral(read_queue)
         self._rendering = asyncio.Lock()
 
     def by_path(self) -> dict[str, Page]:

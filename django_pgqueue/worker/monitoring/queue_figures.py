@@ -1,6 +1,6 @@
 """The figures of the queue for the metrics port, if `runworker --queue-metrics` asks for them.
 
-The metrics process creates one `QueueFigures`. A read takes a thread of its own and a database connection, which is
+The metrics process creates one `ScrapedFigures`. A read takes a thread of its own and a database connection, which is
 closed at its end, so probes and the worker's other processes never wait for the database. However many scrapes come,
 one read runs at a time, and at most one in `CACHE_SECONDS`.
 """
@@ -33,7 +33,7 @@ ReadQueues = ReadQueue | Mapping[str, ReadQueue]
 """The same for a worker with several databases, by alias."""
 
 
-class QueueFigures:
+class ScrapedFigures:
     """Reads the figures of the queue for scrapes.
 
     Args:
@@ -81,9 +81,9 @@ class FiguresOfSeveral:
     """
 
     def __init__(self, reads: Mapping[str, ReadQueue]) -> None:
-        self._figures = {alias: QueueFigures(read) for alias, read in reads.items()}
+        self._figures = {alias: ScrapedFigures(read) for alias, read in reads.items()}
 
     async def get(self) -> Sequence[Reading]:
-        """Return the figures of all databases, as `QueueFigures.get()`, with the label `database`."""
+        """Return the figures of all databases, as `ScrapedFigures.get()`, with the label `database`."""
         read = await asyncio.gather(*(figures.get() for figures in self._figures.values()))
         return of_several(dict(zip(self._figures, read, strict=True)))

@@ -49,7 +49,7 @@ class ConnectionInUse(Exception):
     """Another service uses the connection."""
 
 
-class Observer(Protocol):
+class NotificationReader(Protocol):
     """The reader of the notifications that arrive on the first connection."""
 
     def opened(self, connections: SharedConnections, connection: EngineConnection) -> None:
@@ -147,7 +147,7 @@ class SharedConnections:
         observer: The reader of the notifications on the first connection. None: nobody listens on it.
     """
 
-    def __init__(self, alias: str, roles: tuple[str, str], observer: Observer | None = None) -> None:
+    def __init__(self, alias: str, roles: tuple[str, str], observer: NotificationReader | None = None) -> None:
         self.alias = alias
         self.role = roles[0]
         self._observer = observer

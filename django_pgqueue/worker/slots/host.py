@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .inflight import InFlight, JobQueue
 
 
-class StartingAttempt(Protocol):
+class WaitingAttempt(Protocol):
     """An attempt, as the pool sees it when it starts."""
 
     @property
@@ -40,7 +40,7 @@ class SlotHost(Protocol):
     def jobs(self) -> JobQueue:
         """The executions that wait for a thread."""
 
-    def started(self, attempt: StartingAttempt, slot: int) -> None:
+    def started(self, attempt: WaitingAttempt, slot: int) -> None:
         """Record that an attempt starts in this process or in an isolated one."""
 
     def finished(self, report: Report, slot: int) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from django_pgqueue.worker.options import Options
     from django_pgqueue.worker.runtime.shared_memory import ProcessState
 
-    from .host import StartingAttempt
+    from .host import WaitingAttempt
     from .inflight import QueuedJob
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -116,7 +116,7 @@ class Pool:
         if to_loop:
             self.loops.submit(to_loop)
 
-    def started(self, attempt: StartingAttempt, slot: int) -> None:
+    def started(self, attempt: WaitingAttempt, slot: int) -> None:
         """Record in shared memory that an attempt starts, and watch its timeout if it runs in this process."""
         claimed = attempt.claimed
         timeout_seconds = attempt.plan.timeout_seconds

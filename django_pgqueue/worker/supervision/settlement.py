@@ -67,7 +67,7 @@ what follows the ends of jobs, because the heartbeats of other processes must no
 
 
 @dataclass
-class Batch:
+class DeadProcesses:
     """The worker processes that one settlement process settles."""
 
     processes: list[ChildProcess]
@@ -110,7 +110,7 @@ class Settlement:
         self._later: list[tuple[float, ChildProcess]] = []
         """When to look again at worker processes that have ended lately."""
         self._fork = fork
-        self._batches: dict[int, Batch] = {}
+        self._batches: dict[int, DeadProcesses] = {}
         self._retry_at = 0.0
         self._without_application: list[ChildProcess] = []
         """Those of `ended` for which a settlement process has failed. The supervisor settles these by itself."""
@@ -148,7 +148,7 @@ class Settlement:
         if to_fork and len(self._batches) < PROCESS_LIMIT:
             written = mmap.mmap(-1, len(to_fork))
             pid = self._fork(partial(main, self.link.alias, to_fork, written), NAME)
-            self._batches[pid] = Batch(to_fork, written)
+            self._batches[pid] = DeadProcesses(to_fork, written)
 
     def reaped(self, pid: int, exit_code: int) -> bool:
         """Record that a process has ended; return whether it was a settlement process."""
@@ -175,7 +175,7 @@ class Settlement:
         for batch in self._batches.values():
             self._forget(batch)
 
-    def _forget(self, batch: Batch) -> None:
+    def _forget(self, batch: DeadProcesses) -> None:
         written = batch.take_written()
         self.ended = [process for process in self.ended if process not in written]
 

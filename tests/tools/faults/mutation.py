@@ -454,7 +454,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a completion advances nothing",
-            "            yield Node(ended.job_id, Role.ENDED)\n",
+            "            yield EndedNode(ended.job_id, Role.ENDED)\n",
             "            return\n",
             inside="Graphs.note",
         ),

@@ -797,7 +797,7 @@ BLOCKING = of_tests(
         "a settlement that hangs is waited for",
         "        return time.monotonic() - self.began_at > (write",
         "        return time.monotonic() - self.began_at > 1e9 + (write",
-        inside="Batch.is_overdue",
+        inside="DeadProcesses.is_overdue",
     ),
     Mutant(
         "a broken backoff is asked again",

@@ -34,7 +34,7 @@ SHELL = [
             "an action does not compare what was read",
             "names, seen, alone",
             "names, None, alone",
-            inside="JobChanges.batches",
+            inside="ActRun.batches",
         ),
         Mutant(
             "the shell retries any finished job",

@@ -64,16 +64,16 @@ FIGURES = of_tests(
         "each scrape reads the queue",
         "Fresh(self._read_alone, CACHE_SECONDS)",
         "Fresh(self._read_alone, 0.0)",
-        inside="QueueFigures.__init__",
+        inside="ScrapedFigures.__init__",
     ),
-    Mutant("each scrape begins a read", "(reading.done() and self", "(self", inside="QueueFigures.get"),
-    Mutant("a hanging read delays the end", "daemon=True", "daemon=False", inside="QueueFigures.get"),
-    Mutant("a read leaves its connection open", "connections.close_all()", "pass", inside="QueueFigures._read_alone"),
+    Mutant("each scrape begins a read", "(reading.done() and self", "(self", inside="ScrapedFigures.get"),
+    Mutant("a hanging read delays the end", "daemon=True", "daemon=False", inside="ScrapedFigures.get"),
+    Mutant("a read leaves its connection open", "connections.close_all()", "pass", inside="ScrapedFigures._read_alone"),
     Mutant(
         "an error leaves the last figures",
         "        except Exception:\n",
         "        except KeyError:\n",
-        inside="QueueFigures._read_alone",
+        inside="ScrapedFigures._read_alone",
     ),
 )
 SEARCH = [*WRITTEN, *SEARCHED, *FIGURES]

@@ -92,13 +92,13 @@ STATS = [
             "paused jobs are due",
             "            self.paused += due\n            return",
             "            self.paused += due",
-            inside="Sums.add_ready",
+            inside="DepthSums.add_ready",
         ),
         Mutant(
             "a lower bound is exact",
             "Count(ready.due, not ready.due_is_cut)",
             "Count(ready.due)",
-            inside="Sums.add_ready",
+            inside="DepthSums.add_ready",
         ),
         Mutant("a silent worker is live", "age_seconds < lease_seconds", "True", inside="read_workers"),
         Mutant(

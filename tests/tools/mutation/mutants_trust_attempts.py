@@ -206,7 +206,7 @@ TRUST_ATTEMPTS = [
         "a hanging receiver hides a process that is looked at again",
         old="if process not in left and process not in self._taken]",
         new="if process not in left]",
-        inside="Batch.take_written",
+        inside="DeadProcesses.take_written",
         tests=("tests/worker/test_supervision.py",),
     ),
     Mutant(

@@ -108,7 +108,7 @@ TRUST_FLOW = [
         "a job that another batch has changed still counts as left",
         old=" - no_longer_left",
         new="",
-        inside="Tally.add",
+        inside="ChangeTally.add",
         tests=("tests/test_changed_jobs.py",),
     ),
     Mutant(

@@ -62,7 +62,7 @@ class DueKeys:
         return taken
 
 
-class Wait(NamedTuple):
+class KeyWait(NamedTuple):
     """Why no job of a key can be claimed now."""
 
     until: float
@@ -79,7 +79,7 @@ class Waits:
     """The keys that wait, whatever lane their jobs are in."""
 
     def __init__(self) -> None:
-        self._waits: dict[str, Wait] = {}
+        self._waits: dict[str, KeyWait] = {}
 
     def __contains__(self, key: str | None) -> bool:
         return key in self._waits
@@ -98,7 +98,7 @@ class Waits:
         wait.lanes[lane] = None
         return wait.until
 
-    def set(self, key: str, wait: Wait, now: float) -> None:
+    def set(self, key: str, wait: KeyWait, now: float) -> None:
         """Let a key wait. Forget the one that began first, if its wait has ended or too many wait."""
         before = self._waits.pop(key, None)
         if before is not None:
@@ -118,7 +118,7 @@ class Waits:
         del self._waits[key]
         return wait.lanes
 
-    def pop_all(self) -> dict[str, Wait]:
+    def pop_all(self) -> dict[str, KeyWait]:
         """Return all waits, and end them."""
         waits, self._waits = self._waits, {}
         return waits

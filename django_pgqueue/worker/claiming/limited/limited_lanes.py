@@ -31,7 +31,7 @@ from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.claiming.many_lanes.later_lanes import LaterLanes
 from django_pgqueue.worker.claiming.next_scan import Pacing
 
-from .due_keys import DueKeys, Wait, Waits
+from .due_keys import DueKeys, KeyWait, Waits
 from .key_claims import KeyClaims, Visit
 
 KEYS: Final = 100
@@ -248,7 +248,7 @@ class LimitedLanes:
     ) -> None:
         now = self._clock()
         until = min(until, now + self.longest_rest_seconds)
-        self._waits.set(key, Wait(until, {lane: None}, ends_with_job, has_waiting), now)
+        self._waits.set(key, KeyWait(until, {lane: None}, ends_with_job, has_waiting), now)
         self.later.note((lane, key), until, now)
 
     def _note_locked(self, lane: Lane, limit_keys: Iterable[str], *, is_any_locked: bool) -> None:

@@ -21,7 +21,7 @@ from typing import Final
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import claims
-from django_pgqueue.lifecycle.types import Cursor, Lane, LaneScan, Place
+from django_pgqueue.lifecycle.types import Cursor, Lane, LaneScan, ReadyPlace
 from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
 from .lane_walk import LANES_PER_CLAIM, LaneWalk
@@ -106,7 +106,7 @@ class LanePages(LaneWalk):
         self._activate()
         self._keep(scan, turn)
         self._note_pauses(connection, set(scan.paused_queues), turn)
-        self._end_page(None if is_last else Place(*next(reversed(scan.due_in))[:2]))
+        self._end_page(None if is_last else ReadyPlace(*next(reversed(scan.due_in))[:2]))
         return scan._replace(due_in={})
 
     def _note_newest(self, connection: Connection, turn: int) -> bool:

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.lifecycle.types import Lane, Place
+from django_pgqueue.lifecycle.types import Lane, ReadyPlace
 from django_pgqueue.worker.claiming.next_scan import Pacing
 from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
@@ -109,11 +109,11 @@ class LaneCircle:
     """The position in the circle, and which part of the circle is still to do."""
 
     def __init__(self) -> None:
-        self.position: Place | None = None
+        self.position: ReadyPlace | None = None
         """The end of the last page. None: the next page begins with the first lane."""
         self.is_complete = False
         self.began_at = float("-inf")
-        self._stop: Place | None = None
+        self._stop: ReadyPlace | None = None
         """The position at which the circle began."""
         self._is_past_end = False
         self._renew_until = float("-inf")
@@ -133,7 +133,7 @@ class LaneCircle:
         if now < self._renew_until:
             self.begin(now)
 
-    def after_page(self, last: Place | None) -> None:
+    def after_page(self, last: ReadyPlace | None) -> None:
         """Move to the end of a page. None: nothing follows the page."""
         self.position = last
         if last is None:
@@ -206,7 +206,7 @@ class LaneWalk:
             return True
         return False
 
-    def _end_page(self, last: Place | None) -> None:
+    def _end_page(self, last: ReadyPlace | None) -> None:
         self._circle.after_page(last)
         if last is None:
             self._later.end_round()

@@ -59,7 +59,7 @@ LOCK_PAUSE_SECONDS: Final = 0.005
 """How long to wait before a step is stored again, if a heartbeat has locked the execution."""
 
 
-class Place(NamedTuple):
+class StepPlace(NamedTuple):
     """The place of a step among the steps of its job, and the step if it is stored.
 
     `StepRunner` calls `enter()` for each step. It protects one rule: a job continues with code that still calls its
@@ -84,7 +84,7 @@ class StepOrder:
         self._added = 0
         """How many new steps were called since the last stored one."""
 
-    def enter(self, name: str, kind: StepKind) -> Place:
+    def enter(self, name: str, kind: StepKind) -> StepPlace:
         """Return the place of the step that is called now.
 
         Raises:
@@ -111,7 +111,7 @@ class StepOrder:
                 )
             self._next, self._position, self._added = index + 1, stored.position, 0
         self._called.add(name)
-        return Place(name, self._position, stored)
+        return StepPlace(name, self._position, stored)
 
     def _new_position(self) -> float:
         """Return a position between the last called step and the next stored one.
@@ -265,7 +265,7 @@ class AttemptSteps:
     def _connection(self) -> BaseDatabaseWrapper:
         return connections[self.alias]
 
-    def _enter(self, name: str, kind: StepKind) -> Place:
+    def _enter(self, name: str, kind: StepKind) -> StepPlace:
         """Return the place of a step. Raise an error if a step cannot be used now."""
         refuse_nested(self, name)
         self._thread.check(name)
@@ -300,13 +300,13 @@ class AttemptSteps:
             self._misfit = error
             raise
 
-    def _left(self, place: Place) -> float | None:
+    def _left(self, place: StepPlace) -> float | None:
         """Return the seconds until a stored step wakes. None: it has no end."""
         wakes_in = place.stored.wakes_in_seconds if place.stored is not None else None
         return None if wakes_in is None else wakes_in - (time.monotonic() - self._loaded_at)
 
     def _run_atomic(
-        self, step: Step[Any], place: Place, began: float, function: Callable[..., Any], args: Any, kwargs: Any
+        self, step: Step[Any], place: StepPlace, began: float, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Call the function and store the step in one transaction."""
         with atomic.transaction_of(self._connection, self.claimed, is_of_step=True) as commits:
@@ -316,7 +316,7 @@ class AttemptSteps:
                 atomic.expect_commit(self._connection)
             return self._store_value(step, place, began, value)
 
-    def _store_value(self, step: Step[Any], place: Place, began: float, value: Any) -> Any:
+    def _store_value(self, step: Step[Any], place: StepPlace, began: float, value: Any) -> Any:
         """Store a value. Return it as a later attempt will read it."""
         text = encoded(place.name, value)
         tries = (place.stored.tries if place.stored is not None else 0) + 1
@@ -349,7 +349,7 @@ class AttemptSteps:
                 )
             time.sleep(LOCK_PAUSE_SECONDS)
 
-    def _suspend_for_retry(self, step: Step[Any], place: Place, error: Exception) -> None:
+    def _suspend_for_retry(self, step: Step[Any], place: StepPlace, error: Exception) -> None:
         """Suspend the job until the next try of a step that has failed. Return if it is not tried again."""
         tries = (place.stored.tries if place.stored is not None else 0) + 1
         if tries > step.retries or isinstance(error, Directive | ResultNotStored | StepError | JobLocked):
