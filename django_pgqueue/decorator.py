@@ -11,7 +11,8 @@ from difflib import get_close_matches
 from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from .declared.chunks import Chunk
-from .exceptions import Duration, InvalidTask
+from .durations import Duration
+from .exceptions import InvalidTask
 from .options.task_options import OPTIONS, DatabaseOf, OnMissing, TaskOptions
 from .schedules import declarations
 from .schedules.times import Times

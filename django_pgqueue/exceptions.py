@@ -32,18 +32,12 @@ Directives: a task raises one to choose how its attempt ends. They are not error
     │   └── Throttled(after)     the same, and no other job with its limit key starts before that time
     ├── Cancel(reason)           the job ends cancelled
     └── Dead(reason)             the job ends dead, even if attempts are left
-
-The module also defines `Duration` and `seconds()`, which check every duration that an application passes.
 """
 
 from datetime import timedelta
 from typing import Any, overload
 
-Duration = float | timedelta
-"""A duration in arguments and settings: seconds, or a timedelta."""
-
-MAX_SECONDS = 100 * 365 * 24 * 3600
-"""Maximum duration (100 years). Longer durations are mistakes, and could exceed the range of a timestamp."""
+from .durations import Duration, seconds
 
 
 class QueueError(Exception):
@@ -169,25 +163,6 @@ class TaskCancelled(BaseException):
 
 class Directive(Exception):
     """Base class of the exceptions that a task raises to choose how its attempt ends."""
-
-
-def seconds(duration: Duration) -> float:
-    """Return a duration in seconds.
-
-    Args:
-        duration: A number of seconds, or a timedelta.
-
-    Raises:
-        TypeError: `duration` is neither a number nor a timedelta. A boolean is not a number here.
-        ValueError: `duration` is negative, not finite, or longer than 100 years.
-    """
-    if isinstance(duration, timedelta):
-        duration = duration.total_seconds()
-    if isinstance(duration, bool) or not isinstance(duration, int | float):
-        raise TypeError(f"invalid duration: pass a number of seconds or a timedelta, not {type(duration).__name__}")
-    if not 0 <= duration <= MAX_SECONDS:
-        raise ValueError(f"invalid duration {duration!r}: pass 0 to {MAX_SECONDS} seconds (100 years)")
-    return float(duration)
 
 
 class Retry(Directive):

@@ -16,7 +16,7 @@ from django.core import signing
 from django.core.signing import BadSignature
 from django.db import connections, router
 
-from .exceptions import Duration, seconds
+from .durations import Duration, seconds
 from .tasks import registry
 from .tasks.redaction import hides_result
 

@@ -15,7 +15,7 @@ from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_safe
 
-from .exceptions import Duration
+from .durations import Duration
 from .ground.envelope import EncodedValue
 from .states import FINISHED, State
 from .tasks import registry

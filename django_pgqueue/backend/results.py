@@ -18,7 +18,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db.models import OuterRef
 from django.db.models.functions import JSONObject
 
-from django_pgqueue.exceptions import CannotDecode, seconds
+from django_pgqueue.durations import seconds
+from django_pgqueue.exceptions import CannotDecode
 from django_pgqueue.ground.envelope import EncodedValue
 from django_pgqueue.ground.task_results import errors_of
 from django_pgqueue.options.task_options import SAME_COLUMN

@@ -16,7 +16,8 @@ from django.db import connections, transaction
 from django_pgqueue.db.notifications import PAUSES_CHANGED, wake_workers_after_commit
 from django_pgqueue.declared.limit_policies import Override
 from django_pgqueue.declared.limits import Limit, name_of
-from django_pgqueue.exceptions import Duration, InvalidTask
+from django_pgqueue.durations import Duration
+from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.lifecycle import limit_overrides
 from django_pgqueue.options.using_options import UNCHANGED, Unchanged
 from django_pgqueue.states import Pausable

@@ -14,8 +14,8 @@ from django.db import connections
 
 from django_pgqueue.db.notifications import PAUSES_CHANGED, wake_workers_after_commit
 from django_pgqueue.db.transactions import is_in_transaction
+from django_pgqueue.durations import Duration, seconds
 from django_pgqueue.ends import job_operations
-from django_pgqueue.exceptions import Duration, seconds
 from django_pgqueue.lifecycle import bulk_acts, pauses
 from django_pgqueue.states import Pausable, State
 from django_pgqueue.tasks import registry

@@ -20,7 +20,7 @@ from django_pgqueue import queues
 from django_pgqueue.db.fields import aware
 from django_pgqueue.declared import limits
 from django_pgqueue.declared.limits import name_of
-from django_pgqueue.exceptions import Duration, seconds
+from django_pgqueue.durations import Duration, seconds
 from django_pgqueue.lifecycle.limits import keys_of_limit
 from django_pgqueue.options.validation import NAME
 from django_pgqueue.states import Pausable

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, TypeVar
 
-from django_pgqueue.exceptions import MAX_SECONDS
+from django_pgqueue.durations import MAX_SECONDS
 
 from .limits import Limit, interval_seconds
 

@@ -14,7 +14,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from django.utils.crypto import salted_hmac
 
-from django_pgqueue.exceptions import MAX_SECONDS, InvalidTask
+from django_pgqueue.durations import MAX_SECONDS
+from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.ground.lazy_strings import lazy_problems
 
 from .breakers import Breaker

@@ -12,7 +12,8 @@ import random
 from collections.abc import Callable
 from typing import Any, Final, Literal, cast
 
-from django_pgqueue.exceptions import Duration, TaskTimedOut, TaskTimeout, WorkerLost, seconds
+from django_pgqueue.durations import Duration, seconds
+from django_pgqueue.exceptions import TaskTimedOut, TaskTimeout, WorkerLost
 from django_pgqueue.ground.signatures import signature_of
 
 Backoff = Callable[[Any, Any], Duration | None]

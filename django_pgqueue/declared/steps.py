@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 from uuid import UUID
 
-from django_pgqueue.exceptions import MAX_SECONDS, Duration, JobLocked, QueueError, seconds
+from django_pgqueue.durations import MAX_SECONDS, Duration, seconds
+from django_pgqueue.exceptions import JobLocked, QueueError
 from django_pgqueue.states import StepKind
 
 from .retry import Backoff, as_backoff, check_backoff

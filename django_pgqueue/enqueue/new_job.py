@@ -17,9 +17,10 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from django_pgqueue import middleware
 from django_pgqueue.db.transactions import open_transaction_elsewhere
+from django_pgqueue.durations import seconds
 from django_pgqueue.encoding.headers import encode_headers
 from django_pgqueue.encoding.serialization import encode_arguments, normalise
-from django_pgqueue.exceptions import InvalidTask, seconds
+from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.ground.lazy_strings import lazy_problems
 from django_pgqueue.ground.search_text import as_search_text
 from django_pgqueue.ground.signatures import signature_of

@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 from django.db import connections, transaction
 
 from django_pgqueue.db.transactions import is_in_transaction
-from django_pgqueue.exceptions import Duration, JobLocked, seconds
+from django_pgqueue.durations import Duration, seconds
+from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.ground.posix import CAN_FORK
 from django_pgqueue.lifecycle import history
 from django_pgqueue.states import State

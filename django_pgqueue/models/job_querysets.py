@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from django.db import connections, models, router
 from django.db.models import Exists, OuterRef, Q
 
-from django_pgqueue.exceptions import seconds
+from django_pgqueue.durations import seconds
 from django_pgqueue.ground.search_text import Scalar, as_search_text
 from django_pgqueue.states import State
 
 from .operations import ChosenJobs, JobsToChange, check_deletable, database_now, lease_end, operations
 
 if TYPE_CHECKING:
-    from django_pgqueue.exceptions import Duration
+    from django_pgqueue.durations import Duration
 
     from .operations import JobChange
 

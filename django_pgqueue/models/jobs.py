@@ -24,7 +24,7 @@ from .operations import JobsToChange, operations
 from .result_attributes import TaskResultAttributes
 
 if TYPE_CHECKING:
-    from django_pgqueue.exceptions import Duration
+    from django_pgqueue.durations import Duration
 
     from .operations import JobChange
 

@@ -24,7 +24,7 @@ from django_pgqueue.states import Seen, State
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from django_pgqueue.exceptions import Duration
+    from django_pgqueue.durations import Duration
 
 BATCH_SIZE: Final = 1000
 """Jobs in one statement of a queryset's `retry()`, `cancel()` or `run_now()`."""

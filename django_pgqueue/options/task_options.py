@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict
 from django_pgqueue.declared.chunks import MAX_CHUNK
 from django_pgqueue.declared.limits import Limit
 from django_pgqueue.declared.retry import Backoff, check_backoff
-from django_pgqueue.exceptions import Duration
+from django_pgqueue.durations import Duration
 from django_pgqueue.ground.batch_reference import BatchReference, batch_problems
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.settings.setting_kinds import Retention

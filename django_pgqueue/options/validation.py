@@ -18,7 +18,8 @@ from django.conf import settings
 from django_pgqueue.db.fields import aware
 from django_pgqueue.declared.chunks import MAX_WAIT_SECONDS
 from django_pgqueue.declared.limits import Limit
-from django_pgqueue.exceptions import InvalidTask, seconds
+from django_pgqueue.durations import seconds
+from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.ground.job_log import LEVELS
 from django_pgqueue.ground.search_text import MAX_NAME_LENGTH, MAX_NAMES
 from django_pgqueue.ground.signatures import signature_of

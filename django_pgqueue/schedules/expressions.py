@@ -24,7 +24,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from django_pgqueue.exceptions import Duration, seconds
+from django_pgqueue.durations import Duration, seconds
 
 SECOND: Final = timedelta(seconds=1)
 PROBE: Final = timedelta(hours=12)

@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo
 
 from django.conf import settings as django_settings
 
-from django_pgqueue.exceptions import Duration
-from django_pgqueue.exceptions import seconds as in_seconds
+from django_pgqueue.durations import Duration
+from django_pgqueue.durations import seconds as in_seconds
 from django_pgqueue.ground.lazy_strings import lazy_problems
 
 from . import expressions

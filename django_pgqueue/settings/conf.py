@@ -19,7 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from django_pgqueue.declared.retry import Backoff
-from django_pgqueue.exceptions import Duration, seconds
+from django_pgqueue.durations import Duration, seconds
 
 from .setting_kinds import CHECKS, DEFAULT_RETENTION, DURATIONS, Retention, retention_seconds
 from .setting_kinds import DAY_SECONDS as DAY_SECONDS

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from django.conf import settings as django_settings
 
 from django_pgqueue.declared.retry import check_backoff
-from django_pgqueue.exceptions import Duration, seconds
+from django_pgqueue.durations import Duration, seconds
 from django_pgqueue.ground.job_log import LEVELS
 
 DAY_SECONDS: Final = 24 * 3600.0

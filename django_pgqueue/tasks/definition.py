@@ -17,7 +17,8 @@ from typing import Any
 from django_pgqueue.arguments.plan import CallArguments, CallPlan, call_plan, new_plan
 from django_pgqueue.declared.chunks import called_with_one
 from django_pgqueue.declared.retry import as_backoff, delay_after
-from django_pgqueue.exceptions import InvalidTask, Retry, seconds
+from django_pgqueue.durations import seconds
+from django_pgqueue.exceptions import InvalidTask, Retry
 from django_pgqueue.ground.job_log import LEVELS
 from django_pgqueue.ground.lazy_strings import lazy_problems
 from django_pgqueue.ground.signatures import signature_of

@@ -27,7 +27,7 @@ from django_pgqueue.declared.steps import (
 )
 
 if TYPE_CHECKING:
-    from django_pgqueue.exceptions import Duration
+    from django_pgqueue.durations import Duration
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from django.db import router
 from django.db.models import QuerySet
 
 from django_pgqueue import signals
+from django_pgqueue.durations import Duration, seconds
 from django_pgqueue.encoding.serialization import normalise_call
-from django_pgqueue.exceptions import Duration, seconds
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.definition import TaskDefinition

@@ -12,10 +12,10 @@ from django.db import connections, router, transaction
 
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.db.statements import Connection, clock
+from django_pgqueue.durations import Duration, seconds
 from django_pgqueue.ends.deletion import APP, GOES_WITH_JOB
 from django_pgqueue.ends.end_check import APPLICATION
 from django_pgqueue.ends.end_checks import CHECKS, sweep
-from django_pgqueue.exceptions import Duration, seconds
 from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.lifecycle import steps
 from django_pgqueue.lifecycle.chunks import ChunkRule

@@ -19,16 +19,8 @@ from django.db import connections
 
 from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.db.transactions import is_in_transaction, sees_new_commits
-from django_pgqueue.exceptions import (
-    CannotDecode,
-    CannotWait,
-    Duration,
-    InvalidTask,
-    JobCancelled,
-    JobFailed,
-    JobGone,
-    seconds,
-)
+from django_pgqueue.durations import Duration, seconds
+from django_pgqueue.exceptions import CannotDecode, CannotWait, InvalidTask, JobCancelled, JobFailed, JobGone
 from django_pgqueue.ground.envelope import EncodedValue
 from django_pgqueue.lifecycle import operator
 from django_pgqueue.states import FINISHED, UNCOUNTED, State

@@ -10,7 +10,7 @@ from django.db import IntegrityError, ProgrammingError, connections
 from django.utils import timezone
 from psycopg.errors import InsufficientPrivilege
 
-from django_pgqueue.exceptions import seconds
+from django_pgqueue.durations import seconds
 from django_pgqueue.lifecycle.remote_tokens import revoke_remote_token
 from django_pgqueue.management.commands.runworker import positive
 from django_pgqueue.management.queue_arguments import queue_names

@@ -32,7 +32,8 @@ from django_pgqueue.declared.steps import (
     key_text,
     seconds_until,
 )
-from django_pgqueue.exceptions import Directive, Duration, JobLocked, LeaseLost, ResultNotStored, seconds
+from django_pgqueue.durations import Duration, seconds
+from django_pgqueue.exceptions import Directive, JobLocked, LeaseLost, ResultNotStored
 from django_pgqueue.ground.log_events import job_event
 from django_pgqueue.lifecycle import events, steps
 from django_pgqueue.lifecycle.steps import EndedStep, StoredStep
