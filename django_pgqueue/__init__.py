@@ -41,7 +41,7 @@ from .exceptions import (
 )
 from .ground.batch_reference import BatchFinished
 from .ground.progress import Progress
-from .schedules.times import Times, cron, every
+from .schedules.cron_and_every import Times, cron, every
 from .states import Outcome, State
 from .task import Task
 from .tasks.context import TaskContext

@@ -15,7 +15,7 @@ from .durations import Duration
 from .exceptions import InvalidTask
 from .options.task_options import OPTIONS, DatabaseOf, OnMissing, TaskOptions
 from .schedules import declarations
-from .schedules.times import Times
+from .schedules.cron_and_every import Times
 from .task import Task
 from .tasks import registry
 from .tasks.context import TaskContext

@@ -14,7 +14,7 @@ from croniter import croniter  # type: ignore[import-untyped]
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from django_pgqueue.schedules import expressions
+from django_pgqueue.schedules import next_ticks
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ ZONES = [
 
 
 def ticks(expression, zone, start, count):
-    return list(islice(expressions.ticks_after(expression, zone, start), count))
+    return list(islice(next_ticks.ticks_after(expression, zone, start), count))
 
 
 def local(zone, *fields):
@@ -62,7 +62,7 @@ def test_ticks_daily_job_in_repeated_hour_runs_once():
 def test_next_after_start_in_repeated_hour_is_the_next_day(minutes):
     """A worker can start in the repeated hour, or a definition can change in it."""
     begun = datetime(2026, 10, 25, tzinfo=UTC) + timedelta(minutes=minutes)
-    assert expressions.next_after("30 2 * * *", "Europe/Berlin", begun) == local("Europe/Berlin", 2026, 10, 26, 2, 30)
+    assert next_ticks.next_after("30 2 * * *", "Europe/Berlin", begun) == local("Europe/Berlin", 2026, 10, 26, 2, 30)
 
 
 def test_ticks_all_day_expression_follows_elapsed_time():
@@ -105,13 +105,13 @@ def test_ticks_from_any_start_are_the_same(zone, expression, minutes, skipped):
     later = found[skipped]
     assert ticks(expression, zone, later, 7 - skipped) == found[skipped + 1 :]
     until = found[5] + timedelta(seconds=1)
-    assert expressions.last_between(expression, zone, start, until, 3) == found[3:6]
-    assert expressions.last_between(expression, zone, start, until, 100) == found[:6]
+    assert next_ticks.last_between(expression, zone, start, until, 3) == found[3:6]
+    assert next_ticks.last_between(expression, zone, start, until, 100) == found[:6]
 
 
 def test_last_between_long_range_returns_the_last_ticks():
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    found = expressions.last_between("every 1 second", "UTC", now - timedelta(days=3000), now, 100)
+    found = next_ticks.last_between("every 1 second", "UTC", now - timedelta(days=3000), now, 100)
     assert found == [now - timedelta(seconds=n) for n in reversed(range(100))]
 
 
@@ -212,7 +212,7 @@ def test_ticks_beside_odd_changes_are_those_of_each_minute(expression):
         zone = ZoneInfo(name)
         wanted = ticks_around(expression, zone, change)
         begin, end = (datetime.fromtimestamp(change.instant + side * 30 * 3600, UTC) for side in (-1, 1))
-        found = expressions.ticks_after(expression, name, begin - timedelta(seconds=1))
+        found = next_ticks.ticks_after(expression, name, begin - timedelta(seconds=1))
         ours = [int(tick.timestamp()) for tick in takewhile(lambda tick, end=end: tick < end, found)]
         assert ours == wanted, (name, change)
 
@@ -239,7 +239,7 @@ def test_ticks_of_interval_are_multiples_from_any_start():
         datetime(2026, 5, 5, 9, 10, tzinfo=UTC),
     ]
     on_time = datetime(2026, 5, 5, 9, 5, tzinfo=UTC)
-    assert expressions.next_after("every 5 minutes", "UTC", on_time) == on_time + timedelta(minutes=5)
+    assert next_ticks.next_after("every 5 minutes", "UTC", on_time) == on_time + timedelta(minutes=5)
 
 
 @pytest.mark.parametrize(
@@ -247,14 +247,14 @@ def test_ticks_of_interval_are_multiples_from_any_start():
     [(1, "every 1 second"), (90, "every 90 seconds"), (300, "every 5 minutes"), (timedelta(days=14), "every 2 weeks")],
 )
 def test_interval_duration_is_written_in_its_largest_unit(duration, wanted):
-    assert expressions.interval(duration) == wanted
-    expressions.check(wanted, "UTC")
+    assert next_ticks.interval(duration) == wanted
+    next_ticks.check(wanted, "UTC")
 
 
 @pytest.mark.parametrize("duration", [0, 0.5, 1.5, timedelta(days=400)])
 def test_interval_out_of_bounds_is_refused(duration):
     with pytest.raises(ValueError, match="whole seconds"):
-        expressions.interval(duration)
+        next_ticks.interval(duration)
 
 
 # ------------------------------------------------------------------ texts of expressions
@@ -286,15 +286,15 @@ def test_interval_out_of_bounds_is_refused(duration):
 )
 def test_check_invalid_expression_or_time_zone_is_refused(expression, zone, wanted):
     with pytest.raises(ValueError, match=wanted):
-        expressions.check(expression, zone)
+        next_ticks.check(expression, zone)
 
 
 @given(st.text("0123456789*/,-#LW @everyminutsMONDAYJAN\u0663\x00", max_size=30))
 def test_check_any_text_is_accepted_or_refused(text):
     for expression in (text, f"{text} {text} * * *", f"* * {text} * {text}"):
-        expressions.in_words(expression)
+        next_ticks.in_words(expression)
         try:
-            expressions.check(expression, "UTC")
+            next_ticks.check(expression, "UTC")
         except ValueError:
             continue
         assert len(ticks(expression, "UTC", datetime(2026, 1, 1, tzinfo=UTC), 3)) == 3
@@ -310,9 +310,9 @@ def test_check_any_text_is_accepted_or_refused(text):
     ],
 )
 def test_in_words_describes_the_expression(expression, words):
-    assert words in expressions.in_words(expression)
+    assert words in next_ticks.in_words(expression)
 
 
-@pytest.mark.parametrize("name", expressions.NAMED)
+@pytest.mark.parametrize("name", next_ticks.NAMED)
 def test_check_named_expression_is_accepted(name):
-    expressions.check(name, "UTC")
+    next_ticks.check(name, "UTC")

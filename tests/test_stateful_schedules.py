@@ -24,7 +24,7 @@ from django_pgqueue.lifecycle import schedules
 from django_pgqueue.lifecycle import ticks as lifecycle_ticks
 from django_pgqueue.lifecycle.enqueueing import NewJob
 from django_pgqueue.lifecycle.schedules import Scheduled
-from django_pgqueue.schedules import expressions, job_options
+from django_pgqueue.schedules import job_options, next_ticks
 from django_pgqueue.worker.maintenance import firing, scheduler
 from tests import helpers
 
@@ -112,7 +112,7 @@ class Schedules(RuleBasedStateMachine):
     def change(self, data: st.DataObject, expression: str) -> None:
         schedule = data.draw(st.sampled_from(schedules.read_schedules(self.engine)[1]))
         definition = helpers.definition(schedule.name, expression=expression, missed=schedule.missed)
-        following_at = expressions.next_after(expression, "UTC", schedule.seen_at)
+        following_at = next_ticks.next_after(expression, "UTC", schedule.seen_at)
         assert schedules.change_schedule(
             self.engine, schedule.schedule_id, definition, revision=schedule.revision, next_run_at=following_at
         )
@@ -123,7 +123,7 @@ class Schedules(RuleBasedStateMachine):
         if schedule.enabled:
             assert schedules.pause_schedule(self.engine, schedule.schedule_id)
         else:
-            following_at = expressions.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
+            following_at = next_ticks.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
             assert schedules.resume_schedule(self.engine, schedule.schedule_id, following_at)
 
     @rule(data=st.data())

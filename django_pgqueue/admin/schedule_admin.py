@@ -22,7 +22,7 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle import schedules
 from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
 from django_pgqueue.models import Schedule
-from django_pgqueue.schedules import expressions, job_options
+from django_pgqueue.schedules import job_options, next_ticks
 
 from . import databases
 from .formatting import dated, seen_at, visible
@@ -32,7 +32,7 @@ from .private import may_view
 from .schedules.actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered
 from .schedules.columns import ScheduleColumns, problem_of
 from .schedules.form import ScheduleForm
-from .schedules.next_ticks import next_ticks
+from .schedules.next_ticks import shown_ticks
 from .shown import read_schedule, schedule_field
 
 SHOWN = ("task", "shown_arguments", "when", "missed", "if_running", "jitter", "where")
@@ -163,7 +163,7 @@ class ScheduleAdmin(ScheduleColumns):
             "schedule": schedule,
             "operations": operations,
             "facts": self._facts(schedule),
-            "ticks": next_ticks(schedule),
+            "ticks": shown_ticks(schedule),
             "is_form": self.has_change_permission(request, schedule),
             "shown": schedule_field(schedule),
         }
@@ -216,7 +216,7 @@ class ScheduleAdmin(ScheduleColumns):
         if definition.has_own_queue and (message := queues.mistyped(definition.options.queue_name, connection.alias)):
             messages.warning(request, message)
         now, _rows = schedules.read_schedules(connection)
-        next_run_at = expressions.next_after(definition.expression, definition.time_zone, now)
+        next_run_at = next_ticks.next_after(definition.expression, definition.time_zone, now)
         if not change:
             enabled = form.cleaned_data["enabled"]
             obj.pk = schedules.add_schedule(

@@ -21,7 +21,7 @@ from django_pgqueue.options.task_options import BACKEND_DEFAULTS, SharedFields, 
 from django_pgqueue.options.using_options import changed_options
 from django_pgqueue.options.validation import limit_problems
 from django_pgqueue.schedules import declarations
-from django_pgqueue.schedules.times import Times
+from django_pgqueue.schedules.cron_and_every import Times
 from django_pgqueue.task import Task as EngineTask
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.redaction import hiding_class

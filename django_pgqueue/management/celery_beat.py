@@ -22,8 +22,8 @@ from django_pgqueue import queues
 from django_pgqueue.encoding.serialization import plain_arguments
 from django_pgqueue.lifecycle import schedules
 from django_pgqueue.lifecycle.schedules import Definition
-from django_pgqueue.schedules import declarations, expressions
-from django_pgqueue.schedules import times as schedule_times
+from django_pgqueue.schedules import cron_and_every as schedule_times
+from django_pgqueue.schedules import declarations, next_ticks
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.redaction import has_sensitive
 
@@ -190,7 +190,7 @@ def report(moves: Sequence[Move], alias: str, *, is_applied: bool, is_paused: bo
 def _cells(each: Move, result: str) -> tuple[str, str, str, str]:
     if each.definition is None:
         return each.entry.name, each.entry.task, "-", result
-    zone = "" if expressions.EVERY.fullmatch(each.definition.expression) else f" {each.definition.time_zone}"
+    zone = "" if next_ticks.EVERY.fullmatch(each.definition.expression) else f" {each.definition.time_zone}"
     return each.entry.name, each.definition.task_name, f"{each.definition.expression}{zone}", result
 
 
@@ -209,7 +209,7 @@ def _result(each: Move, alias: str, *, is_applied: bool, is_paused: bool) -> str
     if is_applied:
         connection = connections[alias]
         now, _ = schedules.read_schedules(connection)
-        next_run_at = expressions.next_after(each.definition.expression, each.definition.time_zone, now)
+        next_run_at = next_ticks.next_after(each.definition.expression, each.definition.time_zone, now)
         added = schedules.add_schedule(
             connection, each.definition, origin="admin", next_run_at=next_run_at, enabled=is_enabled
         )
@@ -255,7 +255,7 @@ def _call(each: Move) -> str:
     """Return the call of `cron()` or `every()` that declares a schedule."""
     definition = each.definition
     assert definition is not None, "as_code() calls it only for those"  # noqa: S101 -- for the type checker
-    if match := expressions.EVERY.fullmatch(definition.expression):
+    if match := next_ticks.EVERY.fullmatch(definition.expression):
         call = f"every({match[2]}s={match[1]}"
     else:
         call = f"cron({definition.expression!r}, tz={definition.time_zone!r}"

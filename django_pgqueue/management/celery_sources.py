@@ -15,7 +15,7 @@ from django.apps import apps
 from django.conf import settings
 from django.db import connections, router
 
-from django_pgqueue.schedules import expressions
+from django_pgqueue.schedules import next_ticks
 
 BUILT_IN: Final = "celery.backend_cleanup"
 """Celery's own entry, which cleans its result backend."""
@@ -59,7 +59,7 @@ def read_time_zone(given: str | None) -> str | None:
     if not zone:
         is_utc = _setting("CELERY_ENABLE_UTC", default=getattr(_app_settings(), "enable_utc", True))
         return "UTC" if is_utc else None
-    expressions.check("@daily", str(zone))
+    next_ticks.check("@daily", str(zone))
     return str(zone)
 
 

@@ -1,4 +1,4 @@
-"""Convert the times of a Celery beat schedule to this package's expressions.
+"""Convert the times of a Celery beat schedule to this package's next_ticks.
 
 Called by `celery_beat`. The module imports nothing of Celery: it reads the documented attributes of Celery's objects,
 and the columns of django-celery-beat's rows, which have the same names. Invariant: an expression that it returns comes
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from django_pgqueue.schedules import expressions
+from django_pgqueue.schedules import next_ticks
 
 DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -42,7 +42,7 @@ DAY_OF_WEEK: Final = CrontabField("day_of_week", 0, 6, DAYS)
 
 
 class BeatTimes(NamedTuple):
-    """An expression of `schedules.expressions`, and the time zone of a crontab; None for an interval."""
+    """An expression of `schedules.next_ticks`, and the time zone of a crontab; None for an interval."""
 
     expression: str
     time_zone: str | None
@@ -67,7 +67,7 @@ def times_of(schedule: Any, time_zone: str | None) -> BeatTimes:
 def interval(length: float | timedelta) -> BeatTimes:
     """Return the times of an interval. Raises `CannotMove` if it is not whole seconds from 1 second to 366 days."""
     try:
-        return BeatTimes(expressions.interval(length), None)
+        return BeatTimes(next_ticks.interval(length), None)
     except (TypeError, ValueError) as error:
         raise CannotMove(str(error)) from None
 
@@ -85,7 +85,7 @@ def crontab(source: Any, time_zone: str | None) -> BeatTimes:
     days = days_of(day, weekday)
     expression = f"{as_text(minute, MINUTE)} {as_text(hour, HOUR)} {days[0]} {as_text(month, MONTH)} {days[1]}"
     try:
-        expressions.check(expression, time_zone)
+        next_ticks.check(expression, time_zone)
     except ValueError as error:
         raise CannotMove(str(error)) from None
     return BeatTimes(expression, time_zone)

@@ -25,8 +25,8 @@ from django_pgqueue.options.validation import check_call
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.definition import TaskDefinition
 
-from . import expressions
-from .times import Times
+from . import next_ticks
+from .cron_and_every import Times
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -114,7 +114,7 @@ def define(name: str, task: TaskDefinition, times: Times) -> Definition:
     Raises `TypeError` or `ValueError` if the arguments cannot be stored as JSON or are too large, or if the time zone
     is invalid.
     """
-    expressions.check(times.expression, times.zone)
+    next_ticks.check(times.expression, times.zone)
     call = task.encoded_call(times.args, times.kwargs)
     search_keys_of(task, *call)  # to raise its errors here, and not at the first tick
     return Definition(

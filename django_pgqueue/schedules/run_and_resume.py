@@ -14,7 +14,7 @@ from django_pgqueue.lifecycle import schedules, ticks
 from django_pgqueue.lifecycle.schedules import Scheduled
 from django_pgqueue.lifecycle.ticks import ANY
 
-from . import expressions, job_options
+from . import job_options, next_ticks
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -44,5 +44,5 @@ def resume(connection: BaseDatabaseWrapper, schedule: Scheduled) -> bool:
 
     Raise `ValueError` if the schedule's expression is invalid, and `JobLocked` if the row stays locked.
     """
-    next_run_at = expressions.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
+    next_run_at = next_ticks.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
     return schedules.resume_schedule(connection, schedule.schedule_id, next_run_at)

@@ -23,8 +23,8 @@ from .claiming.lease_monitor import ClaimCounter, LeaseGuard, LeaseMonitor
 from .claiming.limited.allowance import Allowance
 from .claiming.limited.limited_lanes import LimitedLanes
 from .claiming.many_lanes.shared_scans import SharedScans
+from .claiming.waking.fetcher_sleep import NotificationWaker, PollRequests
 from .claiming.waking.listener import Listener, listening_connections
-from .claiming.waking.notification_waker import NotificationWaker, PollRequests
 from .completion.attempt_counter import AttemptCounter
 from .completion.breaker_counter import BreakerCounter
 from .completion.callbacks import CallbackRunner

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from django_pgqueue.admin import schedule_admin as schedules
-from django_pgqueue.admin.schedules.next_ticks import next_ticks
+from django_pgqueue.admin.schedules.next_ticks import shown_ticks
 from django_pgqueue.models import Job, Schedule
 from tests import helpers
 from tests.admin.test_schedules import ALL, SCHEDULES, make, page
@@ -24,7 +24,7 @@ def schedule_at(next_run_at: datetime, expression: str, time_zone: str, **change
 
 
 def test_ticks_across_change_of_clock_say_so():
-    ticks = next_ticks(schedule_at(datetime(2026, 10, 24, 7, tzinfo=UTC), "0 9 * * *", "Europe/Paris"))
+    ticks = shown_ticks(schedule_at(datetime(2026, 10, 24, 7, tzinfo=UTC), "0 9 * * *", "Europe/Paris"))
     assert [tick.local[4:] for tick in ticks] == [f"2026-10-{day} 09:00:00" for day in range(24, 29)]
     assert [tick.offset for tick in ticks] == ["+02:00 CEST", *["+01:00 CET"] * 4]
     assert [tick.note for tick in ticks] == ["", "clocks go back by 1 h before it", "", "", ""]
@@ -33,13 +33,13 @@ def test_ticks_across_change_of_clock_say_so():
 
 
 def test_ticks_in_skipped_hour_come_after_the_gap():
-    ticks = next_ticks(schedule_at(datetime(2026, 3, 28, 1, 30, tzinfo=UTC), "30 2 * * *", "Europe/Paris"))
+    ticks = shown_ticks(schedule_at(datetime(2026, 3, 28, 1, 30, tzinfo=UTC), "30 2 * * *", "Europe/Paris"))
     assert [tick.local[4:] for tick in ticks[:2]] == ["2026-03-28 02:30:00", "2026-03-29 03:00:00"]
     assert ticks[1].note == "clocks go forward by 1 h before it"
 
 
 def test_ticks_of_interval_are_in_utc():
-    ticks = next_ticks(schedule_at(datetime(2026, 1, 1, tzinfo=UTC), "every 6 hours", "Asia/Tokyo"))
+    ticks = shown_ticks(schedule_at(datetime(2026, 1, 1, tzinfo=UTC), "every 6 hours", "Asia/Tokyo"))
     assert [tick.local[-8:] for tick in ticks] == ["00:00:00", "06:00:00", "12:00:00", "18:00:00", "00:00:00"]
     assert {tick.offset for tick in ticks} == {"+00:00 UTC"}
 
@@ -49,11 +49,11 @@ def test_ticks_of_interval_are_in_utc():
 )
 def test_ticks_of_invalid_schedule_are_none(expression, zone):
     schedule = schedule_at(datetime(2026, 1, 1, tzinfo=UTC), expression, zone)
-    assert len(next_ticks(schedule)) == 0
+    assert len(shown_ticks(schedule)) == 0
 
 
 def test_ticks_at_the_last_instant_are_not_an_error():
-    assert len(next_ticks(schedule_at(datetime(9999, 12, 28, tzinfo=UTC), "@yearly", "UTC"))) <= 1
+    assert len(shown_ticks(schedule_at(datetime(9999, 12, 28, tzinfo=UTC), "@yearly", "UTC"))) <= 1
 
 
 def test_page_previews_runs_and_says_what_buttons_leave_out(client_of, db):

@@ -22,7 +22,7 @@ from django_pgqueue.enqueue import new_job
 from django_pgqueue.lifecycle import claims
 from django_pgqueue.models import Execution, Job, Schedule
 from django_pgqueue.schedules import declarations
-from django_pgqueue.schedules.times import cron, every
+from django_pgqueue.schedules.cron_and_every import cron, every
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 from django_pgqueue.testing import assert_enqueued, run_jobs

@@ -32,7 +32,7 @@ from django_pgqueue.worker.claiming.fetcher import Fetcher
 from django_pgqueue.worker.claiming.lanes import Lanes
 from django_pgqueue.worker.claiming.lease_monitor import ClaimCounter
 from django_pgqueue.worker.claiming.next_scan import Pacing
-from django_pgqueue.worker.claiming.waking.notification_waker import NotificationWaker, PollRequests
+from django_pgqueue.worker.claiming.waking.fetcher_sleep import NotificationWaker, PollRequests
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.shared_connections import Preference, SharedConnections

@@ -14,8 +14,8 @@ from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import Reactions, may_be_over
 from django_pgqueue.states import State
 from django_pgqueue.waiting import listener
-from django_pgqueue.worker.claiming.waking import notification_waker
-from django_pgqueue.worker.claiming.waking.notification_waker import NotificationWaker
+from django_pgqueue.worker.claiming.waking import fetcher_sleep as notification_waker
+from django_pgqueue.worker.claiming.waking.fetcher_sleep import NotificationWaker
 from django_pgqueue.worker.completion import waiters as module
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.waiters import Waiters

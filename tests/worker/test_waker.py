@@ -21,8 +21,8 @@ from django_pgqueue.db.notifications import CANCEL_REQUESTED, CHANNEL, PAUSES_CH
 from django_pgqueue.ground.waker import is_readable
 from django_pgqueue.models import Job
 from django_pgqueue.worker.claiming.waking import listener as listener_module
+from django_pgqueue.worker.claiming.waking.fetcher_sleep import NotificationWaker
 from django_pgqueue.worker.claiming.waking.listener import Listener
-from django_pgqueue.worker.claiming.waking.notification_waker import NotificationWaker
 from django_pgqueue.worker.runtime import connection as connection_module
 from django_pgqueue.worker.runtime.shared_connections import Preference, SharedConnections
 from tests import helpers

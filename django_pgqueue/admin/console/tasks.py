@@ -18,7 +18,7 @@ from django_pgqueue import acts, stats
 from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.formatting import breakable, by_until, duration, visible
 from django_pgqueue.admin.links import address_for
-from django_pgqueue.schedules import declarations, expressions
+from django_pgqueue.schedules import declarations, next_ticks
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.task_descriptions import depth_of, own_options, signature_of_call, summary_of
 from django_pgqueue.tasks import registry
@@ -138,7 +138,7 @@ def _unknown_row(
 
 def _in_words(times: Any) -> str:
     zone = "" if times.expression.startswith("every ") else f" ({times.zone})"
-    return visible(f"{expressions.in_words(times.expression)}{zone}")
+    return visible(f"{next_ticks.in_words(times.expression)}{zone}")
 
 
 def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[LinkedCount]:

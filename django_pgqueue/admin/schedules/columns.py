@@ -24,7 +24,7 @@ from django_pgqueue.db.fields import statement_time
 from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.models.schedules import Origin
-from django_pgqueue.schedules import expressions, job_options
+from django_pgqueue.schedules import job_options, next_ticks
 
 
 class ScheduleColumns(OperationsAdmin):
@@ -77,7 +77,7 @@ class ScheduleColumns(OperationsAdmin):
     @admin.display(description=_("when"))
     def when(self, schedule: Schedule) -> SafeString:
         """Return a description of when it runs, and the expression with its time zone."""
-        text = visible(expressions.in_words(schedule.expression))
+        text = visible(next_ticks.in_words(schedule.expression))
         if schedule.expression.startswith("every "):  # the text of an interval says it all, and time zones do not apply
             return format_html("{}", text)
         shown = text, visible(schedule.expression), visible(schedule.time_zone)
@@ -121,7 +121,7 @@ class ScheduleColumns(OperationsAdmin):
 def problem_of(schedule: Schedule) -> str:
     """Return why a schedule cannot run, "" if it can: an invalid expression, or the problem that a worker recorded."""
     try:
-        expressions.check(schedule.expression, schedule.time_zone)
+        next_ticks.check(schedule.expression, schedule.time_zone)
     except ValueError as error:
         return visible(str(error))
     return visible(schedule.problem)

@@ -20,7 +20,7 @@ from django_pgqueue.encoding.serialization import plain_arguments
 from django_pgqueue.lifecycle.schedules import Definition
 from django_pgqueue.models import Schedule
 from django_pgqueue.options.task_options import scheduled_options
-from django_pgqueue.schedules import declarations, expressions, times
+from django_pgqueue.schedules import cron_and_every, declarations, next_ticks
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.redaction import has_sensitive, redacted_call
 
@@ -69,7 +69,7 @@ class ScheduleForm(ModelForm):
     task_name = forms.ChoiceField(label=_("Task"))
     expression = forms.CharField(
         label=_("When"),
-        max_length=expressions.MAX_LENGTH,
+        max_length=next_ticks.MAX_LENGTH,
         widget=AdminTextInputWidget,
         help_text=_(
             "A cron expression with five fields (minute hour day month weekday), such as 30 9 * * 1-5; or @hourly, "
@@ -88,7 +88,7 @@ class ScheduleForm(ModelForm):
         label=_("Jitter"),
         required=False,
         min_value=0,
-        max_value=times.MAX_JITTER_SECONDS,
+        max_value=cron_and_every.MAX_JITTER_SECONDS,
         help_text=_("Each run is delayed by a random time of up to this many seconds."),
     )
     queue_name = forms.CharField(
@@ -149,7 +149,7 @@ class ScheduleForm(ModelForm):
     def clean_name(self) -> str:
         """Refuse an invalid name, and a name that another schedule of the admin has."""
         name: str = self.cleaned_data["name"].strip()
-        if not times.is_name(name):
+        if not cron_and_every.is_name(name):
             raise ValidationError(_("Invalid name: use printable characters only."))
         others = Schedule.objects.using(self.database).filter(origin="admin", name=name).exclude(pk=self.instance.pk)
         if others.exists():
@@ -176,7 +176,7 @@ class ScheduleForm(ModelForm):
         given |= {"args": args, "kwargs": kwargs, "jitter_seconds": given.get("jitter_seconds") or 0.0}
         if given["expression"]:
             try:
-                expressions.check(given["expression"], given.get("time_zone", "UTC"))
+                next_ticks.check(given["expression"], given.get("time_zone", "UTC"))
             except ValueError as error:
                 self.add_error("expression", str(error))
         given["queue_name"] = given.get("queue_name") or None

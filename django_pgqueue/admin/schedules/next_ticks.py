@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from django_pgqueue.admin.formatting import ago, duration, moment, seen_at
 from django_pgqueue.models import Schedule
-from django_pgqueue.schedules import expressions
+from django_pgqueue.schedules import next_ticks
 
 SHOWN: Final = 5
 FORMAT: Final = "%a %Y-%m-%d %H:%M:%S"
@@ -33,7 +33,7 @@ class ShownTick(NamedTuple):
     """Whether clocks change before this run; "" if they do not."""
 
 
-def next_ticks(schedule: Schedule) -> list[ShownTick]:
+def shown_ticks(schedule: Schedule) -> list[ShownTick]:
     """Return the next runs; none if the expression or the time zone is invalid."""
     try:
         # An interval has no time zone: its ticks are the same instants everywhere.
@@ -51,7 +51,7 @@ def next_ticks(schedule: Schedule) -> list[ShownTick]:
 def _instants(schedule: Schedule) -> Iterator[datetime]:
     yield schedule.next_run_at
     start = max(schedule.next_run_at, seen_at(schedule))  # missed ticks are not previewed
-    yield from expressions.ticks_after(schedule.expression, schedule.time_zone, start)
+    yield from next_ticks.ticks_after(schedule.expression, schedule.time_zone, start)
 
 
 def _tick(at: datetime, before: datetime, now: datetime) -> ShownTick:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 from django_pgqueue.db.notifications import PAUSES_CHANGED
 from django_pgqueue.lifecycle import remote_tokens
 from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.worker.claiming.waking.fetcher_sleep import NotificationWaker
 from django_pgqueue.worker.claiming.waking.listener import Listener, listening_connections
-from django_pgqueue.worker.claiming.waking.notification_waker import NotificationWaker
 from django_pgqueue.worker.completion.attempt_counter import INTERVAL_SECONDS
 from django_pgqueue.worker.completion.writer import release_executions
 from django_pgqueue.worker.runtime.service import Service

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from sentry_sdk.crons import capture_checkin
 
 from django_pgqueue.exceptions import Cancel
-from django_pgqueue.schedules import expressions
+from django_pgqueue.schedules import next_ticks
 
 if TYPE_CHECKING:
     from sentry_sdk.types import MonitorConfig
@@ -86,12 +86,12 @@ def send_ends(
 def config_of(expression: str, time_zone: str, jitter_seconds: float = 0.0) -> MonitorConfig | None:
     """Return a schedule in Sentry's form, or None if that has no such schedule."""
     config: dict[str, Any] = {"timezone": time_zone}
-    if match := expressions.EVERY.fullmatch(expression):
+    if match := next_ticks.EVERY.fullmatch(expression):
         if match[2] == "second":
             return None
         config["schedule"] = {"type": "interval", "value": int(match[1]), "unit": match[2]}
     else:
-        config["schedule"] = {"type": "crontab", "value": expressions.NAMED.get(expression, expression)}
+        config["schedule"] = {"type": "crontab", "value": next_ticks.NAMED.get(expression, expression)}
     if jitter_seconds:
         config["checkin_margin"] = math.ceil(jitter_seconds / 60) + 1  # minutes; Sentry's default is one
     return config  # type: ignore[return-value]  # a typed dict, made in steps

@@ -18,7 +18,7 @@ from django_pgqueue.lifecycle.schedules import Scheduled
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.models.operations import database_now
 from django_pgqueue.models.schedules import Origin
-from django_pgqueue.schedules import expressions, job_options, run_and_resume
+from django_pgqueue.schedules import job_options, next_ticks, run_and_resume
 
 from .output import Column, add_json, counted, date_of, write_json, write_summary, write_table
 from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
@@ -60,7 +60,7 @@ def _state(schedule: Any) -> str:
 def _problem(schedule: Any) -> str:
     """Return why a schedule cannot run, "" if it can."""
     try:
-        expressions.check(schedule.expression, schedule.time_zone)
+        next_ticks.check(schedule.expression, schedule.time_zone)
     except ValueError as error:
         return str(error)
     return str(schedule.problem)
@@ -92,7 +92,7 @@ def _cells(schedule: Any) -> tuple[Any, ...]:
     return (
         schedule.name,
         _state(schedule),
-        expressions.in_words(schedule.expression),
+        next_ticks.in_words(schedule.expression),
         next_run,
         date_of(schedule.last_run_at),
         f"#{schedule.last_job_id} {schedule.last_state or 'removed'}" if schedule.last_job_id else "",

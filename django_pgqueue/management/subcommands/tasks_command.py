@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.core.management.base import OutputWrapper
 
 from django_pgqueue import stats
-from django_pgqueue.schedules import declarations, expressions
+from django_pgqueue.schedules import declarations, next_ticks
 from django_pgqueue.stats.task_descriptions import depth_of, own_options, signature_of_call
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.definition import TaskDefinition
@@ -69,7 +69,7 @@ def _as_json(task: TaskDefinition, depth: stats.Depth) -> dict[str, Any]:
 
 def _cells(task: TaskDefinition, depth: stats.Depth) -> tuple[Any, ...]:
     options = ", ".join(f"{name}={value}" for name, value in own_options(task).items())
-    schedules = "; ".join(expressions.in_words(times.expression) for _, times in declarations.of_task(task))
+    schedules = "; ".join(next_ticks.in_words(times.expression) for _, times in declarations.of_task(task))
     counts = (depth.due, depth.running, depth.dead)
     return (task.name, task.queue_name, *counts, signature_of_call(task), options, schedules)
 

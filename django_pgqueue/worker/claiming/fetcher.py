@@ -45,7 +45,7 @@ from .claimer import Claimer
 from .lease_monitor import ClaimCounter
 from .limited.limited_lanes import LimitedLanes
 from .next_scan import BEHIND_SECONDS, NextScan, Pacing
-from .waking.notification_waker import PollRequests
+from .waking.fetcher_sleep import PollRequests
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -29,7 +29,7 @@ from django_pgqueue.lifecycle import schedules as lifecycle_schedules
 from django_pgqueue.lifecycle import ticks as lifecycle_ticks
 from django_pgqueue.lifecycle.schedules import Scheduled
 from django_pgqueue.lifecycle.ticks import Fired, Tick
-from django_pgqueue.schedules import expressions, job_options
+from django_pgqueue.schedules import job_options, next_ticks
 from django_pgqueue.tasks.registry import in_words
 from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.service import restart_time_limit
@@ -142,7 +142,7 @@ def _look(connection: Connection, schedule: Scheduled, due: deque[_Due]) -> floa
 
     Raises `ValueError` if its expression or time zone is invalid.
     """
-    following_at = expressions.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
+    following_at = next_ticks.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
     wait_seconds = (following_at - schedule.seen_at).total_seconds()
     if not is_due(schedule):
         if schedule.next_run_at != following_at:  # a clock was corrected, or the rules of a time zone have changed
@@ -205,7 +205,7 @@ def _settle(
 
 def due_ticks(schedule: Scheduled) -> list[datetime]:
     """Return the ticks to fire now: the stored next tick and those since, by the schedule's rule for missed ticks."""
-    later_ticks = expressions.last_between(
+    later_ticks = next_ticks.last_between(
         schedule.expression, schedule.time_zone, schedule.next_run_at, schedule.seen_at, MISSED_LIMIT
     )
     ticks = [schedule.next_run_at, *later_ticks][-MISSED_LIMIT:]

@@ -31,7 +31,7 @@ from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import execute, schedules
 from django_pgqueue.lifecycle.schedules import Definition, Scheduled
 from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
-from django_pgqueue.schedules import declarations, expressions, job_options
+from django_pgqueue.schedules import declarations, job_options, next_ticks
 from django_pgqueue.settings.conf import DAY_SECONDS, get_settings
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.maintenance import firing
@@ -209,7 +209,7 @@ def is_confirmed(schedule: Scheduled) -> bool:
 
 
 def _first_tick(definition: Definition, seen_at: datetime) -> datetime:
-    return expressions.next_after(definition.expression, definition.time_zone, seen_at)
+    return next_ticks.next_after(definition.expression, definition.time_zone, seen_at)
 
 
 def _take_over(connection: Connection, row: Scheduled, definition: Definition) -> bool:

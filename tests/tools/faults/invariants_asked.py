@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from django_pgqueue.declared.limits import name_of
-from django_pgqueue.schedules.expressions import EVERY, UNITS
+from django_pgqueue.schedules.next_ticks import EVERY, UNITS
 from tests.tools.faults.history import Event, History, Hold, Pause
 from tests.tools.faults.lives import Life, Rules, Violation, operated
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from django_pgqueue.lifecycle import schedules
 from django_pgqueue.lifecycle.schedules import Definition
-from django_pgqueue.schedules import expressions
+from django_pgqueue.schedules import next_ticks
 from tests import helpers
 from tests.tools.faults.invariants_asked import FROM_SCHEDULE
 from tests.tools.faults.run import TASKS, Run
@@ -18,7 +18,7 @@ def add(run: Run, name: str, expression: str, **changes: Any) -> int:
     """Add a schedule of the suite's `plain`, from its next tick on; return its id."""
     seen_at, _ = schedules.read_schedules(run.connection)
     one = definition(name, expression, **changes)
-    next_run_at = expressions.next_after(expression, one.time_zone, seen_at)
+    next_run_at = next_ticks.next_after(expression, one.time_zone, seen_at)
     made = schedules.add_schedule(run.connection, one, origin="admin", next_run_at=next_run_at)
     assert made is not None, name
     return made

@@ -86,7 +86,7 @@ TRUST_CALLS = [
         "a change of the clock is not seen before the next tick",
         old="if _offset(zone, high) != offset:",
         new="if False:",
-        inside="expressions._next_change",
+        inside="next_ticks._next_change",
         tests=("tests/test_expressions.py",),
     ),
     Mutant(
@@ -100,7 +100,7 @@ TRUST_CALLS = [
         "a step may be longer than its field",
         old="if int(step) > count:",
         new="if False:",
-        inside="expressions._check_steps",
+        inside="next_ticks._check_steps",
         tests=("tests/test_expressions.py",),
     ),
     Mutant(

@@ -31,7 +31,7 @@ from django_pgqueue.waiting import listener
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_connections import ConnectionInUse, Preference, SharedConnections
 
-from .notification_waker import FLOOD_NOTIFICATIONS, FLOOD_SECONDS, NotificationWaker
+from .fetcher_sleep import FLOOD_NOTIFICATIONS, FLOOD_SECONDS, NotificationWaker
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -49,7 +49,7 @@ def matching_instants(
 ) -> Iterator[datetime]:
     """Yield the instants after `instant` whose local time matches, in UTC and in order.
 
-    `expressions` calls it for expressions with a `*` in the minutes or the hours. The cron library evaluates the
+    `next_tick()` calls it for expressions with a `*` in the minutes or the hours. The cron library evaluates the
     expression for times without a zone. This module evaluates it for one period of constant offset after another, so
     that a change of the clock by any length, such as 30 minutes or a whole day, loses no match and repeats each match
     of a repeated time.

@@ -18,7 +18,7 @@ from django_pgqueue.durations import Duration
 from django_pgqueue.durations import seconds as in_seconds
 from django_pgqueue.ground.lazy_strings import lazy_problems
 
-from . import expressions
+from . import next_ticks
 
 MISSED: Final = ("skip", "latest", "all")
 IF_RUNNING: Final = ("overlap", "skip", "queue")
@@ -55,7 +55,7 @@ class Times:
             raise ValueError(problem)
         if self.name is not None and not is_name(self.name):
             raise ValueError(f"name {self.name!r} must be 1 to {MAX_NAME_LENGTH} printable characters")
-        expressions.check(self.expression, self.time_zone or "UTC")
+        next_ticks.check(self.expression, self.time_zone or "UTC")
 
     @property
     def zone(self) -> str:
@@ -167,7 +167,7 @@ def every(
     """
     length = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
     return Times(
-        expression=expressions.interval(length),
+        expression=next_ticks.interval(length),
         time_zone="UTC",
         args=args,
         kwargs=kwargs or {},
