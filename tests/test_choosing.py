@@ -53,7 +53,7 @@ def test_quoted_figure_is_on_the_page_of_measurements(quoted):
 
 def test_cost_of_json_is_the_one_that_was_measured():
     """The figures are the rate with `json` divided by the rate with `jsonb`, on all three pages."""
-    pages = (CHOOSING, PAGES["docs/internals/architecture.md"], PlainJSONField.__doc__)
+    pages = (CHOOSING, PAGES["docs/internals/storage.md"], PlainJSONField.__doc__)
     for page in pages:
         assert re.search(
             r"[Cc]ompared with `jsonb`, claim\w+ and complet\w+\s+ran[^.]*0\.96\D[^.]*", " ".join(page.split())
@@ -62,7 +62,7 @@ def test_cost_of_json_is_the_one_that_was_measured():
 
 
 def test_index_on_the_state_was_measured():
-    assert "at 0.36 times the rate" in PAGES["docs/internals/architecture.md"]
+    assert "at 0.36 times the rate" in PAGES["docs/internals/storage.md"]
     assert "2.8 times slower" in CHOOSING  # 1 / 0.36
 
 

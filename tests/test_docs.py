@@ -341,3 +341,11 @@ def test_deployment_page_stop_timeout_exceeds_grace(page, times):
     waits = re.findall(rf"(?:{keys})(\d+)s?$", PAGES[page], re.MULTILINE)
     assert len(waits) == times
     assert all(int(seconds) > conf.Settings().GRACE + EXIT_AFTER_GRACE_SECONDS for seconds in waits)
+
+
+def test_pages_of_the_packages_are_short():
+    """A newcomer reads the architecture in ten minutes, and the page of a package in six."""
+    names = re.findall(r"\]\(internals/(\w+)\.md\)", PAGES["docs/index.md"].partition("| [Reliability]")[0])
+    words = {name: len(PAGES[f"docs/internals/{name}.md"].split()) for name in names}
+    assert len(words) == 19
+    assert {name for name, count in words.items() if count > (2400 if name == "architecture" else 1500)} == set()
