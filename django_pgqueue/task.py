@@ -23,8 +23,7 @@ from .enqueue.advice import called_in_coroutine, missing_attribute
 from .enqueue.calls import Calls, TaskCall
 from .enqueue.job_ids import JobIds
 from .enqueue.new_job import check_fit, connection_for, new_job, row_of
-from .options.task_options import DatabaseOf, UsingOptions
-from .options.using_options import UNCHANGED, Unchanged, changed_options
+from .options.task_options import UNCHANGED, DatabaseOf, Unchanged, UsingOptions, changed_options
 from .options.validation import RunAfter
 from .reactions import after_enqueue
 from .settings.conf import get_settings

@@ -21,8 +21,8 @@ from django_pgqueue.backend import task as backend_task
 from django_pgqueue.declared.limits import CallLimit
 from django_pgqueue.ground.batch_reference import BatchReference
 from django_pgqueue.models import Job, Schedule
+from django_pgqueue.options import task_options
 from django_pgqueue.options import task_options as options
-from django_pgqueue.options import using_options
 from django_pgqueue.options.task_options import CARRIED, JobOptions, SharedFields, TaskFields, TaskOptions, UsingOptions
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
@@ -126,7 +126,7 @@ def test_using_none_resets_only_options_with_that_value(made, name):
     changed = made.using(**SET)
     reset = changed.using(**{name: None})
     assert getattr(changed, name, None) != getattr(made, name, None) or name == "run_after"
-    if name not in using_options.RESET_BY_NONE:
+    if name not in task_options.RESET_BY_NONE:
         assert reset == changed
         return
     assert getattr(reset, name) is None

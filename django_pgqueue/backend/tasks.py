@@ -17,8 +17,14 @@ from asgiref.sync import sync_to_async
 from django_pgqueue import exceptions, queues
 from django_pgqueue.declared.limits import Limit
 from django_pgqueue.enqueue.advice import missing_attribute
-from django_pgqueue.options.task_options import BACKEND_DEFAULTS, SharedFields, TaskOptions, UsingOptions, normalise
-from django_pgqueue.options.using_options import changed_options
+from django_pgqueue.options.task_options import (
+    BACKEND_DEFAULTS,
+    SharedFields,
+    TaskOptions,
+    UsingOptions,
+    changed_options,
+    normalise,
+)
 from django_pgqueue.options.validation import limit_problems
 from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.cron_and_every import Times

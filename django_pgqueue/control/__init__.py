@@ -4,7 +4,7 @@
 for something, and `targets` checks what an operator names.
 """
 
-from django_pgqueue.options.using_options import UNCHANGED
+from django_pgqueue.options.task_options import UNCHANGED
 
 from .limits import end_hold, override_limit, restore_limit
 from .queues import clear, drain, pause, resume, running, waiting

@@ -19,7 +19,7 @@ from django_pgqueue.declared.limits import Limit, name_of
 from django_pgqueue.durations import Duration
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.lifecycle import limit_overrides
-from django_pgqueue.options.using_options import UNCHANGED, Unchanged
+from django_pgqueue.options.task_options import UNCHANGED, Unchanged
 from django_pgqueue.states import Pausable
 from django_pgqueue.tasks import registry
 

@@ -1,1 +1,1 @@
-"""The options of a task: their one declaration, their validation, and what `using()` changes."""
+"""The options of a task: their one declaration, with what `using()` changes, and their validation."""

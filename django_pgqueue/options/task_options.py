@@ -3,7 +3,7 @@
 A field of `TaskFields` declares an option: its type, its default, the check of its value, and the parameters of the
 insert statements that carry it. Both `@task` decorators, `using()`, `enqueue_many()`, schedules and the `django.tasks`
 backend derive from these fields what they need. For the type checkers of users, the options are also keys of
-`CallOptions`, `TaskOptions` or `UsingOptions`. `using_options` says what a call of `using()` changes.
+`CallOptions`, `TaskOptions` or `UsingOptions`. `changed_options()` says what a call of `using()` changes.
 """
 
 # ruff: noqa: RUF009 -- option() returns a field, which ruff cannot know
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
@@ -25,6 +26,19 @@ from django_pgqueue.settings.setting_kinds import Retention
 
 from . import validation
 from .validation import ON_CONFLICT, ON_MISSING, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due
+
+
+class Unchanged(Enum):
+    """The type of `UNCHANGED`."""
+
+    UNCHANGED = "unchanged"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+"""Default of a parameter of `using()` or of `override_limit()` for which None is a value."""
 
 Errors = tuple[type[BaseException], ...]
 Isolation = Literal["process"]
@@ -131,6 +145,8 @@ class Option(NamedTuple):
     """Whether OPTIONS of a `django.tasks` backend can contain a default, with the name in capitals."""
     is_header: bool
     """Whether the job's headers carry the option, so that it needs neither a column nor a change of any statement."""
+    is_reset_by_none: bool
+    """Whether None in `using()` resets the option. For all others None changes nothing, as in Django's framework."""
 
 
 def option(
@@ -140,9 +156,10 @@ def option(
     values: Callable[[Any], dict[str, Any]] | None = None,
     is_backend_default: bool = False,
     is_header: bool = False,
+    is_reset_by_none: bool = False,
 ) -> Any:
     """Return a dataclass field that declares an option; `Option` explains the arguments."""
-    declared = Option(default, check, parameters, values, is_backend_default, is_header)
+    declared = Option(default, check, parameters, values, is_backend_default, is_header, is_reset_by_none)
     return field(default=default, metadata={"option": declared})
 
 
@@ -174,7 +191,11 @@ class SharedFields:
     sensitive: frozenset[str] = option(validation.sensitive_problems, default=frozenset())
     search: tuple[str, ...] = option(validation.search_problems, default=())
     max_attempts: int | None = option(
-        validation.number_problems(1, 1000), "max_attempts", values=_attempts, is_backend_default=True
+        validation.number_problems(1, 1000),
+        "max_attempts",
+        values=_attempts,
+        is_backend_default=True,
+        is_reset_by_none=True,
     )
     backoff: Backoff | Duration | None = option(validation.parsing_problems(check_backoff), is_backend_default=True)
     retry_for: Errors = option(validation.exception_problems, default=(BaseException,))
@@ -187,12 +208,14 @@ class SharedFields:
     timeout: Duration | None = option(validation.timeout_problems, is_backend_default=True)
     isolation: Isolation | None = option(validation.isolation_problems)
     keep_logs: KeepLogs | None = option(validation.keep_logs_problems)
-    expires: RunAfter | None = option(validation.expiry_problems, "expires_at", "expires_seconds", values=_expiry)
-    unique_key: UniqueKey | None = option(validation.unique_key_problems)
+    expires: RunAfter | None = option(
+        validation.expiry_problems, "expires_at", "expires_seconds", values=_expiry, is_reset_by_none=True
+    )
+    unique_key: UniqueKey | None = option(validation.unique_key_problems, is_reset_by_none=True)
     unique_while: UniqueWhile = option(validation.unique_while_problems, default=UNIQUE_WHILE[0])
     on_conflict: OnConflict = option(validation.on_conflict_problems, default=ON_CONFLICT[0])
-    limit: Limit | None = option(validation.limit_problems)
-    batch: BatchReference | None = option(batch_problems, "batch_id", values=_batch)
+    limit: Limit | None = option(validation.limit_problems, is_reset_by_none=True)
+    batch: BatchReference | None = option(batch_problems, "batch_id", values=_batch, is_reset_by_none=True)
     """Set by `using()`."""
     headers: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     """Set by `using()`. Not an option of `@task`."""
@@ -211,7 +234,7 @@ class TaskFields(SharedFields):
     run_after: RunAfter | None = option(validation.moment_problems, "run_after", "delay_seconds", values=_due)
     """Set by `using()`."""
     takes_context: bool = option(validation.flag_problems, default=False)
-    database: str | DatabaseOf | None = option(validation.database_problems)
+    database: str | DatabaseOf | None = option(validation.database_problems, is_reset_by_none=True)
     on_missing: OnMissing = option(validation.on_missing_problems, default=ON_MISSING[0])
     """Effect of a row that an argument names and that does not exist when an attempt begins: the job is dead, or
     cancelled, or the attempt fails like any other."""
@@ -233,6 +256,7 @@ UNSET: Final = dict.fromkeys(["headers", *chain.from_iterable(CARRIED.values())]
 """The parameters of the insert statements that carry options, all None."""
 IN_HEADERS: Final = tuple((name, f"pgqueue_{name}") for name, known in OPTIONS.items() if known.is_header)
 """The options that the job's headers carry, and the names of their headers."""
+RESET_BY_NONE: Final = frozenset({"headers", *(name for name, known in OPTIONS.items() if known.is_reset_by_none)})
 BACKEND_DEFAULTS: Final = frozenset(name.upper() for name, known in OPTIONS.items() if known.is_backend_default)
 """Keys in the OPTIONS of a `django.tasks` backend for tasks that do not set the option themselves."""
 
@@ -280,3 +304,20 @@ def scheduled_options(task: TaskFields) -> JobOptions:
     """Return the options that a schedule of this task stores for its jobs."""
     columns = columns_of(task)
     return JobOptions(**{name: columns[name] for name in JobOptions._fields})
+
+
+def changed_options(given: Mapping[str, Any], **others: Any) -> dict[str, Any]:
+    """Return the options that a call of `using()` sets: those that are not None, or that None resets.
+
+    Raises `TypeError` if a name is not an option of `using()`.
+    """
+    for unknown in given.keys() - UsingOptions.__optional_keys__:
+        raise TypeError(f"using() got an unexpected keyword argument {unknown!r}")
+    changes = {
+        name: value
+        for name, value in {**others, **given}.items()
+        if value is not UNCHANGED and (value is not None or name in RESET_BY_NONE)
+    }
+    if "unique_key" in changes and changes["unique_key"] is None:  # these two need a key
+        changes = {"unique_while": UNIQUE_WHILE[0], "on_conflict": ON_CONFLICT[0], **changes}
+    return changes

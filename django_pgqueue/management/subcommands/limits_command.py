@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.core.management.base import OutputWrapper
 
 from django_pgqueue import control
-from django_pgqueue.options.using_options import UNCHANGED
+from django_pgqueue.options.task_options import UNCHANGED
 
 from .limits_reading import LIST, SHOW
 from .queue_commands import end_of
