@@ -18,7 +18,7 @@ from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.shared_memory import HealthMemory, lease_clock
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
-from django_pgqueue.worker.supervision import metrics_server
+from django_pgqueue.worker.supervision import helper_process, metrics_server
 from django_pgqueue.worker.supervision.metrics_server import MetricsServer, open_port
 
 
@@ -234,7 +234,7 @@ def forked():
 def server(memory, forked):
     server = MetricsServer(forked, open_port(Options(database="default", metrics_port=0)), HealthReport(memory))
     yield server
-    server._pid = 0
+    server._process.pid = 0
     server.close()
 
 
@@ -249,10 +249,10 @@ def test_metrics_server_without_port_starts_nothing(memory, forked):
 def test_metrics_server_ended_process_is_started_again(server, forked):
     server.start()
     assert not server.reaped(1)
-    assert server.reaped(server._pid)
+    assert server.reaped(server._process.pid)
     server.keep_running()
     assert forked.count == 1, "not within 5 s"
-    server._started_at -= metrics_server.RESPAWN_SECONDS
+    server._process._started_at -= helper_process.RESPAWN_SECONDS
     server.keep_running()
     assert forked.count == 2
 
@@ -262,7 +262,7 @@ def test_metrics_server_failed_fork_is_tried_again(server, forked, caplog):
     server.start()
     assert "could not be started: no process can be started" in caplog.text
     forked.fails = False
-    server._started_at -= metrics_server.RESPAWN_SECONDS
+    server._process._started_at -= helper_process.RESPAWN_SECONDS
     server.keep_running()
     assert forked.count == 1
 
@@ -278,7 +278,7 @@ def test_metrics_server_hanging_process_is_killed(server, memory, monkeypatch, c
     memory.metrics_answered_at -= 2.0
     server.keep_running()
     server.keep_running()
-    assert killed == [server._pid]
+    assert killed == [server._process.pid]
     assert "no sign of life for 30 s" in caplog.text
 
 
@@ -294,7 +294,7 @@ def test_open_port_of_ipv6_address_listens_there():
 def test_metrics_server_forked_process_keeps_no_port(server):
     """A worker process that kept the port would keep it after the end of its supervisor."""
     server.start()
-    descriptors = server._socket.fileno(), server._writer
+    descriptors = server._socket.fileno(), server._process.writer
     server.close_inherited()
     for descriptor in descriptors:
         with pytest.raises(OSError, match="Bad file descriptor"):

@@ -13,8 +13,6 @@ import logging
 import os
 import select
 import signal
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
@@ -22,10 +20,8 @@ from django_pgqueue.worker.runtime.background_log import LOGGERS, EngineLogFilte
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
 from django_pgqueue.worker.runtime.process_info import request_death_signal
 
-RESPAWN_SECONDS: Final = 5.0
-"""The minimum time between two starts of the log process."""
-END_SECONDS: Final = 1.0
-"""How long the worker's exit waits for the last log lines."""
+from .helper_process import END_SECONDS, Fork, HelperProcess
+
 NAME: Final = b"pgqueue-log"
 ALARM_SECONDS: Final = 2
 """How long the log process may live after its supervisor has ended."""
@@ -37,44 +33,30 @@ class LogProcess(EngineLogFilter):
     """The supervisor's side of the log process.
 
     Args:
-        fork: Runs a function in a new process with a given name, and returns its pid.
+        fork: Starts the process.
     """
 
-    def __init__(self, fork: Callable[[Callable[[], NoReturn], bytes], int]) -> None:
+    def __init__(self, fork: Fork) -> None:
         super().__init__()
-        self._fork = fork
-        self._pid = 0
-        self._writer = -1
-        self._started_at = float("-inf")
+        self._process = HelperProcess(fork, NAME)
         self._dropped = 0
 
     def start(self) -> None:
         """Start the process, and send it all further records of the engine's loggers."""
-        self._started_at = time.monotonic()
-        reader, writer = os.pipe()
-        os.set_blocking(writer, False)
-        self.close_pipe()
-        self._writer = writer
         try:
-            # Every fork calls `close_pipe()`, so the new process does not keep its own pipe open.
-            self._pid = self._fork(lambda: main(reader), NAME)
+            self._process.start(main)
         except OSError:
-            self._dropped += 1  # the system cannot start a process now: `restart_if_ended()` tries again
-        finally:
-            os.close(reader)
+            self._dropped += 1  # `restart_if_ended()` tries again
         self.install()
 
     def restart_if_ended(self) -> None:
-        """Start another process if this one has ended and was not started within the last 5 s."""
-        if not self._pid and time.monotonic() - self._started_at > RESPAWN_SECONDS:
+        """Start another process if this one has ended."""
+        if self._process.is_missing:
             self.start()
 
     def reaped(self, pid: int) -> bool:
         """Record that a process has ended; return whether it was the log process."""
-        is_this = pid == self._pid
-        if is_this:
-            self._pid = 0
-        return is_this
+        return self._process.reaped(pid)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Send a record to the log process without waiting. Return False, so that no handler runs here."""
@@ -89,34 +71,21 @@ class LogProcess(EngineLogFilter):
     def _send(self, record: logging.LogRecord) -> bool:
         """Write a line, and return whether the pipe took it. It takes the whole line or nothing, up to `PIPE_BUF`."""
         try:
-            os.write(self._writer, encoded(record))
+            os.write(self._process.writer, encoded(record))
         except OSError:  # the pipe is full, or the log process has ended
             return False
         return True
 
     def close_pipe(self) -> None:
-        """Close this process's end of the pipe. When all copies are closed, the log process ends.
-
-        Every forked process calls this. Otherwise the log process would outlive the supervisor.
-        """
-        writer, self._writer = self._writer, -1
-        if writer >= 0:
-            os.close(writer)
+        """Close the pipe in a forked process. Otherwise the log process would outlive the supervisor."""
+        self._process.close_pipe()
 
     def close(self) -> None:
         """Wait up to 1 s until the process has passed on the last lines, then kill it."""
-        self.close_pipe()
+        self._process.close_pipe()
         for name in LOGGERS:
             logging.getLogger(name).removeFilter(self)
-        stop_at = time.monotonic() + END_SECONDS
-        with suppress(ChildProcessError):
-            while self._pid and time.monotonic() < stop_at:
-                if os.waitpid(self._pid, os.WNOHANG)[0]:
-                    self._pid = 0
-                time.sleep(0.005)
-            if self._pid:
-                os.kill(self._pid, signal.SIGKILL)
-                os.waitpid(self._pid, 0)
+        self._process.close()
 
 
 def encoded(record: logging.LogRecord) -> bytes:

@@ -7,14 +7,10 @@ has ended, and kills it if it hangs. Without a port, the object does nothing.
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import socket
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final
 
 from django_pgqueue.ground.log_events import event
 from django_pgqueue.worker.monitoring.metrics_process import main
@@ -22,16 +18,13 @@ from django_pgqueue.worker.monitoring.queue_figures import ReadQueues
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.health_report import HealthReport
 
+from .helper_process import Fork, HelperProcess
 from .watchdog import kill
 
 logger = logging.getLogger("django_pgqueue.worker")
 
-RESPAWN_SECONDS: Final = 5.0
-"""The minimum time between two starts of the process."""
 HANG_SECONDS: Final = 30.0
 """How long the process may show no sign of life."""
-END_SECONDS: Final = 1.0
-"""How long the worker's exit waits for the process."""
 BACKLOG: Final = 16
 NAME: Final = b"pgqueue-metrics"
 
@@ -48,7 +41,7 @@ class MetricsServer:
     """The supervisor's side of the metrics process.
 
     Args:
-        fork: Runs a function in a new process with a given name, and returns its pid.
+        fork: Starts the process.
         listener: The socket of the port, or None.
         report: The worker's health.
         read_queue: Reads the figures of the queue, or None if the port does not serve them.
@@ -56,80 +49,55 @@ class MetricsServer:
 
     def __init__(
         self,
-        fork: Callable[[Callable[[], NoReturn], bytes], int],
+        fork: Fork,
         listener: socket.socket | None,
         report: HealthReport,
         read_queue: ReadQueues | None = None,
     ) -> None:
-        self._fork = fork
+        self._process = HelperProcess(fork, NAME)
         self._socket = listener
         self._report = report
         self._read_queue = read_queue
-        self._pid = 0
-        self._writer = -1
-        self._started_at = float("-inf")
 
     def start(self) -> None:
         """Start the process, if there is a port. If the system cannot start one now, `keep_running()` tries again."""
         if self._socket is None:
             return
-        self._started_at = self._report.memory.metrics_answered_at = time.monotonic()
-        reader, writer = os.pipe()
-        self._close_pipe()
-        self._writer = writer
+        self._report.memory.metrics_answered_at = time.monotonic()
         try:
             # The forked process calls `close_inherited()`, so it needs a copy of the socket.
             with self._socket.dup() as copy:
-                self._pid = self._fork(partial(main, copy, reader, self._report, self._read_queue), NAME)
+                self._process.start(partial(main, copy, report=self._report, read_queue=self._read_queue))
         except OSError as error:
             logger.warning("the metrics process could not be started: %s", error, extra=event("metrics_failed"))
-        finally:
-            os.close(reader)
 
     def keep_running(self) -> None:
         """Start the process again if it has ended, and kill it if it hangs. The supervisor calls this once a round."""
         if self._socket is None:
             return
         now = time.monotonic()
-        if not self._pid and now - self._started_at > RESPAWN_SECONDS:
+        if self._process.is_missing:
             self.start()
-        elif self._pid and now - self._report.memory.metrics_answered_at > HANG_SECONDS:
+        elif self._process.pid and now - self._report.memory.metrics_answered_at > HANG_SECONDS:
             logger.error(
                 "the metrics process has shown no sign of life for %.0f s and was killed",
                 HANG_SECONDS,
                 extra=event("metrics_failed"),
             )
             self._report.memory.metrics_answered_at = now  # log this once
-            kill(self._pid)
+            kill(self._process.pid)
 
     def reaped(self, pid: int) -> bool:
         """Record that a process has ended; return whether it was the metrics process."""
-        if pid != self._pid or not pid:
-            return False
-        self._pid = 0
-        return True
+        return self._process.reaped(pid)
 
     def close_inherited(self) -> None:
         """Close the port and the pipe in a forked process. Otherwise both would outlive the supervisor."""
-        self._close_pipe()
+        self._process.close_pipe()
         if self._socket is not None:
             self._socket.close()
 
     def close(self) -> None:
         """Close the port, and end the process within a second."""
         self.close_inherited()
-        stop_at = time.monotonic() + END_SECONDS
-        with suppress(ChildProcessError):
-            while self._pid and time.monotonic() < stop_at:
-                if os.waitpid(self._pid, os.WNOHANG)[0]:
-                    self._pid = 0
-                    return
-                time.sleep(0.005)
-            if self._pid:
-                os.kill(self._pid, signal.SIGKILL)
-                os.waitpid(self._pid, 0)
-
-    def _close_pipe(self) -> None:
-        writer, self._writer = self._writer, -1
-        if writer >= 0:
-            os.close(writer)
+        self._process.close()
