@@ -10,9 +10,8 @@ from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import django_pgqueue
+from tests.rules import for_each
 
 PACKAGE = Path(django_pgqueue.__file__).parent
 FILES = {
@@ -28,25 +27,6 @@ FILE_LINES, FUNCTION_LINES = 400, 50
 def tree_of(name):
     """Return the parsed module. It is parsed when a test needs it: each process of a test run imports this file."""
     return ast.parse(FILES[name].read_text())
-
-
-def for_each_file(check):
-    """Make one test, which covers all files, of the check of one file.
-
-    A test for each file and rule would make 2,000 tests, which would take longer to start than to run.
-    """
-
-    def test():
-        wrong = {}
-        for name in FILES:
-            try:
-                check(name)
-            except AssertionError as error:
-                wrong[name] = str(error)
-        assert wrong == {}
-
-    test.__name__, test.__doc__ = check.__name__, check.__doc__
-    return test
 
 
 def nodes(tree, *kinds):
@@ -89,7 +69,7 @@ def test_architecture_finds_modules_and_templates():
     assert {"job.html", "execution.html"} <= {path.name for path in TEMPLATES}
 
 
-@for_each_file
+@for_each(FILES)
 def test_imports_of_sql_only_in_lifecycle_and_stats(name):
     if name.startswith(("lifecycle/", "sql/", "stats/")):
         return
@@ -97,7 +77,7 @@ def test_imports_of_sql_only_in_lifecycle_and_stats(name):
     assert "sql" not in ours
 
 
-@for_each_file
+@for_each(FILES)
 def test_strings_outside_sql_never_write_our_tables(name):
     if name.startswith("sql/"):
         return
@@ -105,7 +85,7 @@ def test_strings_outside_sql_never_write_our_tables(name):
     assert [text for text in texts if WRITES.search(text)] == []
 
 
-@for_each_file
+@for_each(FILES)
 def test_calls_of_the_orm_never_write_models(name):
     """Calls of `update` and `delete` are allowed only on receivers that are not querysets, for example on dicts."""
     wrong = {"save", "bulk_create", "bulk_update", "update_or_create", "get_or_create", "create", "asave", "adelete"}
@@ -123,7 +103,7 @@ def test_calls_of_the_orm_never_write_models(name):
             )
 
 
-@for_each_file
+@for_each(FILES)
 def test_imports_and_calls_never_unpickle_or_evaluate(name):
     used = {module.split(".")[0] for module in imported(tree_of(name))}
     assert not used & DANGEROUS
@@ -132,7 +112,7 @@ def test_imports_and_calls_never_unpickle_or_evaluate(name):
         assert called not in {"eval", "exec", "compile", "__import__", "import_string"}, f"{name}:{call.lineno}"
 
 
-@for_each_file
+@for_each(FILES)
 def test_html_is_marked_safe_only_by_format_html(name):
     """Templates and `format_html` make all HTML, and they escape it. The format must be a plain literal."""
     names = {node.id for node in nodes(tree_of(name), ast.Name)}
@@ -146,7 +126,7 @@ def test_html_is_marked_safe_only_by_format_html(name):
             assert isinstance(literal, ast.Constant), f"{name}:{call.lineno}"
 
 
-@pytest.mark.parametrize("path", TEMPLATES, ids=str)
+@for_each(TEMPLATES)
 def test_templates_escape_text_and_contain_no_script(path):
     text = path.read_text().replace('<script src="{% static "pgqueue/live.js" %}" defer></script>', "")
     assert not re.search(r"\|\s*safe|autoescape|<script|javascript:|\son\w+=|style=", text)
@@ -157,7 +137,7 @@ def test_import_module_is_called_only_in_registry():
     assert importers <= {"tasks/registry.py"}
 
 
-@for_each_file
+@for_each(FILES)
 def test_execute_statement_is_never_concatenated(name):
     """`execute()` gets a name, an attribute or a plain literal. An f-string may contain upper-case constants only."""
     for call in calls(tree_of(name)):
@@ -173,7 +153,7 @@ def test_execute_statement_is_never_concatenated(name):
             assert statement.id in parameters(tree_of(name)), f"{name}:{call.lineno}: {statement.id} is built here"
 
 
-@for_each_file
+@for_each(FILES)
 def test_sql_runs_only_through_execute(name):
     forbidden = {"raw", "extra", "RawSQL", "mogrify", "executemany", "copy", "callproc"}
     for call in calls(tree_of(name)):
@@ -181,7 +161,7 @@ def test_sql_runs_only_through_execute(name):
         assert called not in forbidden or not call.args, f"{name}:{call.lineno}: {ast.unparse(call)}"
 
 
-@for_each_file
+@for_each(FILES)
 def test_modules_and_functions_stay_within_line_limits(name):
     if name.startswith("sql/"):
         return
@@ -193,13 +173,13 @@ def test_modules_and_functions_stay_within_line_limits(name):
         assert lines <= FUNCTION_LINES, f"{name}: {function.name} has {lines} lines"
 
 
-@for_each_file
+@for_each(FILES)
 def test_modules_all_have_a_docstring(name):
     empty = not FILES[name].read_text().strip()
     assert empty or ast.get_docstring(tree_of(name)), name
 
 
-@for_each_file
+@for_each(FILES)
 def test_modules_loaded_before_apps_import_no_models(name):
     loads_early = name in {"task.py", "context.py", "__init__.py"} or name.startswith(("db/", "lifecycle/", "worker/"))
     if not loads_early or name == "db/fields.py":  # Django's `models`, for ours
@@ -228,7 +208,7 @@ def modules_imported(name):
     return found - {name}
 
 
-@pytest.mark.parametrize("name", FILES)
+@for_each(FILES)
 def test_only_contrib_imports_its_libraries(name):
     """A worker without the integrations needs neither library."""
     imported = {

@@ -34,6 +34,7 @@ from django_pgqueue.task import Task
 from django_pgqueue.worker.maintenance.rescuer import limit_seconds
 from django_pgqueue.worker.supervision.stop_deadline import EXIT_AFTER_GRACE_SECONDS
 from tests.documents import CODE, LINK, PAGES, TOP, TUTORIAL, blocks, commands, plain, prose, table
+from tests.rules import for_each
 from tests.statements import STATEMENTS
 from tests.tools import signals_page, statements_page
 from tests.tools.benchmarks import cli
@@ -58,7 +59,7 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES)
+@for_each(PAGES)
 def test_page_links_have_existing_targets(page):
     for target in LINK.findall(prose(page)):
         assert "://" not in target, f"{page} has an external link: {target}"
@@ -68,7 +69,7 @@ def test_page_links_have_existing_targets(page):
         assert not anchor or anchor in anchors(leads_to.read_text()), f"{page}: {target}"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@for_each(PAGES)
 def test_page_named_paths_exist(page):
     ours = {path.name for path in TOP.iterdir()}
     package = TOP / "django_pgqueue"
@@ -80,13 +81,13 @@ def test_page_named_paths_exist(page):
             assert any(package.rglob(word.rstrip("/"))), f"{page}: {code}"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@for_each(PAGES)
 def test_page_named_tests_exist(page):
     for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGES[page]):
         assert f"def {name}(" in (TOP / path).read_text(), f"{page}: {path}::{name}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
+@for_each([*PAGES, "CHANGELOG.md"])
 def test_page_makes_no_forbidden_claim(page):
     assert not FORBIDDEN.search((TOP / page).read_text())
 
@@ -168,7 +169,7 @@ def test_settings_page_has_every_setting_and_default():
     assert kept == DEFAULT_RETENTION
 
 
-@pytest.mark.parametrize("page", PAGES)
+@for_each(PAGES)
 def test_page_named_settings_exist(page):
     assert set(re.findall(r'PGQUEUE\["(\w+)"\]', PAGES[page])) <= set(conf.OPTIONS)
 
@@ -239,7 +240,7 @@ def test_cli_page_has_every_command_and_argument():
         assert listed == own_options("pgqueue", *words) | positional, words
 
 
-@pytest.mark.parametrize("page", PAGES)
+@for_each(PAGES)
 def test_page_command_lines_are_valid(page):
     for command, *words in commands(page):
         if command in ("runworker", "pgqueue"):
@@ -296,7 +297,7 @@ def test_worker_page_has_every_option():
     assert {plain(row[0]) for row in table("docs/production/worker.md", "option")} == own_options("runworker")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@for_each(PAGES)
 def test_page_named_options_exist(page):
     known = own_options("runworker").union(*(own_options("pgqueue", *words) for words in subcommands()))
     known |= {"--verbosity", "--settings", "--no-color", "--deploy", "--fail-level"}  # Django's options

@@ -22,6 +22,7 @@ from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 from django_pgqueue.worker.supervision.stop_deadline import EXIT_AFTER_GRACE_SECONDS
 from django_pgqueue.worker.supervision.systemd import SystemdNotifier
 from tests.documents import CODE, PAGES, blocks, prose
+from tests.rules import for_each
 from tests.test_docs import own_options, parser_of, subcommands
 
 NAMES = ("kubernetes", "docker", "systemd", "heroku")
@@ -180,9 +181,10 @@ def inline_commands() -> list[tuple[str, str]]:
     return [(page, code) for page in PAGES for code in CODE.findall(prose(page)) if pattern.fullmatch(code)]
 
 
-@pytest.mark.parametrize(("page", "code"), inline_commands())
-def test_command_in_a_sentence_exists_with_its_options(page, code):
+@for_each(inline_commands())
+def test_command_in_a_sentence_exists_with_its_options(case):
     """A sentence often names a command without the values of its arguments."""
+    _page, code = case
     words = shlex.split(code.removeprefix("manage.py "))
     if words[0] == "python":
         parse(words)

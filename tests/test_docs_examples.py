@@ -33,6 +33,7 @@ from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests.concurrency import limits
 from tests.documents import PAGES, TUTORIAL, blocks, file_of, loose_blocks
+from tests.rules import for_each
 
 ORDER = """
 from django.db import models
@@ -562,7 +563,7 @@ def test_examples_on_middleware_carry_tenant_and_trace(shop):
     assert child != second.headers["traceparent"]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@for_each(PAGES)
 def test_python_blocks_of_page_parse(page):
     for block in blocks(page):
         ast.parse(block)

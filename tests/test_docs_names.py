@@ -19,10 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.code_names import CHECKOUT, PACKAGE, code_names
 from tests.documents import CODE, PAGES, prose, table
+from tests.rules import for_each
 
 ARCHITECTURE = "docs/internals/architecture.md"
 PACKAGES = ("package or module", "package")
@@ -148,7 +147,7 @@ def is_exported(parts: list[str]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("page", INTERNALS)
+@for_each(INTERNALS)
 def test_page_names_code_that_exists(page):
     """If you rename code, rename it in the documentation. If a page names other code, add that to `OTHER_NAMES`."""
     assert sorted({name for name in names_of(page) if not (exists(name) or is_other(name))}) == []
@@ -161,7 +160,7 @@ def test_other_names_are_named_and_not_of_the_package():
     assert sorted(name for name in listed if exists(name)) == []
 
 
-@pytest.mark.parametrize("page", sorted(PAGES))
+@for_each(sorted(PAGES))
 def test_page_names_no_file_of_the_package(page):
     """Name the class, the function, the statement or the package instead, so that a move needs no edit."""
     text = without_packages(page)

@@ -11,6 +11,7 @@ import pytest
 
 import django_pgqueue
 from tests.documents import BLOCK, PAGES, plain, prose, table
+from tests.rules import for_each
 from tests.tools.faults import mutation as of_faults
 from tests.tools.faults.catalogue import load
 from tests.tools.mutation.runner import MUTANTS
@@ -56,7 +57,7 @@ def test_reference_has_entries_of_each_public_module():
     assert {entry.module for entry in ENTRIES} >= {"django_pgqueue", *(f"django_pgqueue.{name}" for name in modules)}
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.module}.{entry.name}")
+@for_each(ENTRIES)
 def test_reference_entry_exists_with_its_members(entry):
     described = getattr(importlib.import_module(entry.module), entry.name)
     fields = set(getattr(described, "__annotations__", ()))

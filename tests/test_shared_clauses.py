@@ -11,8 +11,7 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-import pytest
-
+from tests.rules import for_each
 from tests.statements import STATEMENTS
 
 NOW = "statement_timestamp() + %(time_shift)s::interval"
@@ -324,7 +323,7 @@ def plain(text: str) -> str:
     return NAMES_OF_TABLES.sub("", " ".join(text.split()))
 
 
-@pytest.mark.parametrize("clause", CLAUSES.values(), ids=CLAUSES)
+@for_each(CLAUSES.values())
 def test_clause_is_the_same_in_all_its_statements(clause):
     assert clause.text.count(clause.sign) == 1
     found = {name: plain(text).count(clause.text) for name, text in STATEMENTS.items()}
@@ -333,7 +332,7 @@ def test_clause_is_the_same_in_all_its_statements(clause):
     assert +Counter(found) == Counter(clause.statements.split())
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_clock_is_shifted_wherever_it_is_read(name):
     text = plain(STATEMENTS[name]).replace("clock_timestamp() AS clock (at)", "")
     text = text.replace("clock.at", "statement_timestamp()").replace("clock_timestamp", "statement_timestamp")

@@ -79,6 +79,7 @@ from django_pgqueue.options.task_options import UNSET
 from django_pgqueue.sql import clauses
 from django_pgqueue.states import Pausable, RequestKind, State, StepKind
 from tests import helpers
+from tests.rules import for_each
 from tests.statements import MODULES, STATEMENTS, replace_execute
 
 PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -99,7 +100,7 @@ def constants_of(module):
 SQL_MODULES = [clauses, *dict.fromkeys(MODULES.values())]
 
 
-@pytest.mark.parametrize("module", SQL_MODULES, ids=lambda module: module.__name__)
+@for_each(SQL_MODULES)
 def test_sql_module_has_only_plain_literals(module):
     """A literal can be joined with clauses, which are other constants of the module or of `clauses`."""
     kinds = {type(node) for _, nodes in constants_of(module) for node in nodes}
@@ -112,33 +113,33 @@ def test_clauses_are_all_in_statements():
     assert used == {name for name, _ in constants} - STATEMENTS.keys()
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_statement_begins_with_its_name(name):
     assert STATEMENTS[name].startswith(f"/* pgqueue:{name.lower()} */\n")
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_statement_never_reads_transaction_time(name):
     assert not re.search(r"\b(now|transaction_timestamp|current_timestamp)\b", STATEMENTS[name], re.I)
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_only_claims_that_count_read_the_clock_and_once(name):
     """Their time must not be earlier than the end of an execution that their count has seen to have ended."""
     assert STATEMENTS[name].count("clock_timestamp()") == (name == "CLAIM_KEYS")
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_statement_has_only_named_parameters(name):
     assert "%" not in PARAMETER.sub("", STATEMENTS[name])
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_statement_has_no_semicolon(name):
     assert ";" not in STATEMENTS[name]
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_statement_names_its_columns(name):
     """The schema of a later release has columns that this code does not know. `cte.*` repeats the columns of a CTE."""
     text = STATEMENTS[name]
@@ -147,9 +148,7 @@ def test_statement_names_its_columns(name):
     assert len(re.findall(r"INSERT INTO pgqueue_\w+\s*\(", text)) == text.upper().count("INSERT INTO")
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in STATEMENTS if "FOR NO KEY UPDATE" in STATEMENTS[name] and name != "REPLACE_FOR_PERIOD"]
-)
+@for_each([name for name in STATEMENTS if "FOR NO KEY UPDATE" in STATEMENTS[name] and name != "REPLACE_FOR_PERIOD"])
 def test_statement_with_row_locks_skips_locked_rows(name):
     """REPLACE_FOR_PERIOD must wait, as an enqueue that replaces a job does, and locks the jobs in order."""
     text = STATEMENTS[name]

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rules import for_each
+
 TOP = Path(__file__).parents[1]
 CODE = sorted(path for path in TOP.glob("django_pgqueue/**/*.py") if "migrations" not in path.parts)
 PAGES = sorted(
@@ -79,12 +81,12 @@ def complaints(name: str, texts: Iterator[str]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(TOP)))
+@for_each(CODE)
 def test_code_is_written_in_plain_english(path):
     assert complaints(str(path.relative_to(TOP)), texts_of_code(path)) == []
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(TOP)))
+@for_each(PAGES)
 def test_page_is_written_in_plain_english(path):
     assert complaints(str(path.relative_to(TOP)), texts_of_page(path)) == []
 

@@ -42,14 +42,15 @@ def outcomes(server) -> dict[str, int]:
 def test_lost_claim_reply_releases_jobs_and_runs_them_uncharged(start, server, proxy):
     worker = start("--no-listen", database=proxy.settings(server.settings), LEASE=6.0)
     worker.wait_until_ready()
-    proxy.swallow = lambda name, reply: name.startswith("pgqueue:") and b"tests.app.tasks" in reply
+    # Only the answer to a claim has arguments. The names of tasks are also in the answers to other statements.
+    proxy.swallow = lambda name, reply: name.startswith("pgqueue:") and b'"args"' in reply
     with server.connect() as connection:
         fill(connection, 5)
     wait_for_all(server, worker)
     assert proxy.swallowed == 1
     ended = outcomes(server)
     assert ended["succeeded"] == 5
-    assert ended["released"] >= 1
+    assert ended.get("released", 0) >= 1, ended
     assert set(ended) == {"succeeded", "released"}
 
 

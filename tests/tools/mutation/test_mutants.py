@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.code_names import CHECKOUT, CodeNames, code_names
+from tests.rules import for_each
 from tests.statements import STATEMENTS
 from tests.tools.mutation import runner
 from tests.tools.mutation.mutants import Mutant
@@ -163,7 +164,7 @@ def test_mutant_of_text_in_no_clause_is_refused():
         mutated(Mutant("any", "LIMIT 1", "", statement="above.FAIL"), JOINED)
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@for_each(STATEMENTS)
 def test_mutants_read_statement_as_it_runs(name):
     paths = [place.path for place in code_names().places(name)]
     assert STATEMENTS[name] in [rendered(name, path, code_names().texts) for path in paths]
