@@ -1,8 +1,10 @@
 """The buttons that act on a queue, a task or a limit: pause, resume, undo an override, end a hold.
 
 Each button posts the name of its target and what the page showed of it. If that has changed since, nothing changes and
-the operator gets a message. `BUTTONS` declares them all, and `_post()` runs each. Pauses are written into the history
-of the admin. The other acts go through `control`, which writes them into the audit.
+the operator gets a message. `BUTTONS` declares them all, and `_post()` runs each. All acts go through `control`. Pauses
+are written into the history of the admin, and changes of limits into the audit.
+
+Pages call `button_context()` for the buttons that they show. The admin's URLs are `button_urls()`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Checks of the workers and of what they work on: heartbeats, versions, queues, leases, timeouts, schedules."""
+"""Checks of the workers and of what they work on: heartbeats, versions, queues, leases, timeouts, schedules.
+
+`examine()` runs `WORKER_CHECKS`, at the end of this module.
+"""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ arguments and has these members:
 * `encode(self, data)` returns the bytes to store, or None to store this value as plain JSON.
 * `decode(self, data)` returns the bytes that `encode()` was given. It raises an exception if it cannot.
 
-`serialization` calls `encode()` and `decode()`, and `Job` calls `readable()`. The module protects two rules. Without
-codecs, values are stored and read as plain JSON. No message contains the bytes or the message of a codec's exception,
-because both can contain the plain value.
+`serialization` calls `encode()` and `decode()`, and `CodecJSONField` calls `readable()`. The module protects two rules.
+Without codecs, values are stored and read as plain JSON. No message contains the bytes or the message of a codec's
+exception, because both can contain the plain value.
 """
 
 from __future__ import annotations

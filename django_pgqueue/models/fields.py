@@ -1,4 +1,7 @@
-"""The field of the columns whose values a codec may have encoded: a job's arguments and its result."""
+"""The field of the columns whose values a codec may have encoded: the arguments and the result of `Job`.
+
+It reaches the codecs by `operations()`, because models may not import them.
+"""
 
 from __future__ import annotations
 

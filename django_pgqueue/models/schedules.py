@@ -1,7 +1,7 @@
 """The Django models of schedules and their ticks, for reading and for the admin. Only `lifecycle` writes them.
 
-A schedule is completely described by its row, so any worker can fire it, whichever version of the code it runs. Only
-schedules of tasks with a unique key need a worker that knows the task.
+The row has all that a tick needs, so any worker can fire it, whichever version of the code it runs. Only schedules of
+tasks with a unique key or a limit need a worker that knows the task.
 """
 
 from __future__ import annotations

@@ -59,6 +59,21 @@ def test_traceback_folds_frames_of_libraries() -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "folded"),
+    [
+        ("/home/me/python/shop/views.py", False),
+        ("/usr/lib/python3.12/json/decoder.py", True),
+        (r"C:\Python312\Lib\json\decoder.py", True),
+        ("<frozen importlib._bootstrap>", True),
+    ],
+)
+def test_traceback_folds_the_standard_library_only(path: str, folded: bool) -> None:
+    frame = '  File "{}", line 1, in f\n    f()'
+    found = pieces(f"{frame.format(path)}\n{frame.format('/srv/shop/tasks.py')}\nE: x")
+    assert sum(piece.frames for piece in found) == folded
+
+
+@pytest.mark.parametrize(
     "text", ["", "no frames", '  File "/usr/lib/python3.12/x.py", line 1, in f', "cut…\n    x()\nE"]
 )
 def test_traceback_of_any_form_is_shown_whole(text: str) -> None:

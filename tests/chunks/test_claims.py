@@ -151,7 +151,7 @@ def test_chunk_takes_one_slot_and_is_not_prefetched(engine, make_fetcher):
     add(engine, 9)
     helpers.make_jobs(engine, 5, priority=-1)
     fetcher = make_fetcher(capacity=2)
-    fetcher._rate.per_second = lambda: 1000.0
+    fetcher.claim_size.rate.per_second = lambda: 1000.0
     fetcher.tick()
     fetcher.tick()
     assert sizes(fetcher) == [3, 3]  # and no job that would take the slot of the third chunk
@@ -205,7 +205,7 @@ def test_fetcher_serves_chunks_and_plain_jobs_in_turns(engine, make_fetcher):
     add(engine, 12)
     helpers.make_jobs(engine, 12)
     fetcher, kinds = make_fetcher(capacity=1), []
-    fetcher._rate.per_second = lambda: 0.0
+    fetcher.claim_size.rate.per_second = lambda: 0.0
     for _ in range(6):
         fetcher.tick()
         kinds += [job.others is not None for job in take(fetcher)]

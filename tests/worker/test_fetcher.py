@@ -25,6 +25,7 @@ from django_pgqueue.lifecycle.claims import AHEAD_BYTES
 from django_pgqueue.lifecycle.types import EPOCH, Claimed, Cursor, Released
 from django_pgqueue.states import Pausable
 from django_pgqueue.tasks import registry
+from django_pgqueue.worker.claiming import claim_size
 from django_pgqueue.worker.claiming import fetcher as module
 from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming.claimer import Claimer
@@ -121,7 +122,7 @@ def test_fetcher_first_claim_fills_only_the_free_slots(engine, make_fetcher):
 
 def test_fetcher_fast_slots_get_prefetched_jobs_slow_do_not(engine, make_fetcher, monkeypatch):
     helpers.make_jobs(engine, 5000)
-    clock = helpers.Clock(monkeypatch, module)
+    clock = helpers.Clock(monkeypatch, module, claim_size)
     fetcher = make_fetcher(capacity=10)
     sizes = []
     for _ in range(30):
@@ -130,8 +131,8 @@ def test_fetcher_fast_slots_get_prefetched_jobs_slow_do_not(engine, make_fetcher
         clock.pass_by(0.006)
     assert max(sizes) > 50
     clock.pass_by(0.3)
-    fetcher._rate.per_second()
-    assert fetcher._room() <= 10 + 1
+    fetcher.claim_size.rate.per_second()
+    assert fetcher.claim_size.now() <= 10 + 1
 
 
 def test_fetcher_job_prefetched_over_1_s_is_released_uncounted(engine, make_fetcher, monkeypatch):
@@ -168,7 +169,7 @@ def test_fetcher_large_jobs_after_small_are_limited_by_size(engine, make_fetcher
     helpers.make_jobs(engine, 3000)
     helpers.make_jobs(engine, 100, arguments=[LARGE] * 100)
     fetcher = make_fetcher(capacity=10)
-    fetcher._rate.per_second = lambda: 1e6  # so that only CLAIM_LIMIT and the size limit a claim
+    fetcher.claim_size.rate.per_second = lambda: 1e6  # so that only CLAIM_LIMIT and the size limit a claim
     claims = []
     while not claims or len(claims[-1]) == 500:
         fetcher.tick()
@@ -396,7 +397,7 @@ def test_fetcher_announced_job_takes_few_calls(engine, make_fetcher, monkeypatch
     the job is in flight. The stubs of this module hide the calls for leases and completions.
     """
     fetcher = make_fetcher()
-    fetcher._rate.per_second = lambda: 0.0  # it calls more functions after 5 ms
+    fetcher.claim_size.rate.per_second = lambda: 0.0  # it calls more functions after 5 ms
     monkeypatch.setattr(registry, "limits", dict)
     monkeypatch.setattr(registry, "chunk_keys", dict)
     with closing(SharedConnections("default", ("fetcher", "completer"), fetcher.polls.waker)) as connections:
@@ -476,7 +477,7 @@ def test_fetcher_job_due_soon_limits_every_sleep(engine, make_fetcher, monkeypat
 def test_fetcher_leases_about_to_end_claims_nothing(engine, make_fetcher):
     helpers.make_jobs(engine, 3)
     fetcher = make_fetcher()
-    fetcher.leases.leases_hold = lambda: False
+    fetcher.claim_size.leases.leases_hold = lambda: False
     assert fetcher.tick() == 0.1
     assert not fetcher.in_flight.waiting
 

@@ -159,7 +159,7 @@ def test_queues_take_turns_above_many_due_lower_lanes(engine, make_fetcher):
     for queue_name in ("a", "b"):
         helpers.make_jobs(engine, 200, queue_name=queue_name)
     fetcher, served = make_fetcher(capacity=10), Counter()
-    fetcher._rate.per_second = lambda: 0.0  # so that each claim returns 10 jobs
+    fetcher.claim_size.rate.per_second = lambda: 0.0  # so that each claim returns 10 jobs
     for _ in range(20):
         fetcher.tick()
         for job in take(fetcher):
@@ -203,7 +203,7 @@ def test_claim_beside_paused_backlog_walks_no_backlog(engine, make_fetcher, prio
     make_paused_backlog(engine, queue_name="paused", priority=priority)
     helpers.make_jobs(engine, 400)
     fetcher, lane = make_fetcher(capacity=10), Lane("paused", priority)
-    fetcher._rate.per_second = lambda: 0.0
+    fetcher.claim_size.rate.per_second = lambda: 0.0
     for _ in range(10):
         fetcher.tick()
         assert len(take(fetcher)) == 10
@@ -274,7 +274,7 @@ def test_claim_limited_by_size_exhausts_no_lane(engine, make_fetcher):
     large = '{"args":["' + "x" * 1000 + '"],"kwargs":{}}'
     helpers.make_jobs(engine, 20, arguments=[large] * 20)
     fetcher = make_fetcher(capacity=4)
-    fetcher._rate.per_second = lambda: 1e6
+    fetcher.claim_size.rate.per_second = lambda: 1e6
     seen = []
     lanes = fetcher.lanes
     unpatched = lanes.pass_by

@@ -130,7 +130,7 @@ def test_small_key_waits_for_one_round_behind_a_large_one(
     add(engine, "fair:large", 500)
     small = add(engine, "fair:small", 3)
     fetcher = make_fetcher(capacity=1)
-    fetcher._rate.per_second = lambda: starts_per_second
+    fetcher.claim_size.rate.per_second = lambda: starts_per_second
     claimed = []
     while not set(small) <= set(claimed):
         fetcher.tick()
@@ -143,7 +143,7 @@ def test_keys_that_a_full_claim_has_left_come_before_all_others(engine, make_fet
     for number in range(10, 30):
         add(engine, f"fair:{number}", 3)
     fetcher, keys = make_fetcher(capacity=1), []
-    fetcher._rate.per_second = lambda: 0.0
+    fetcher.claim_size.rate.per_second = lambda: 0.0
     while len(keys) < 40:
         fetcher.tick()
         keys += [job.limit_key for job in take(fetcher)]
@@ -157,7 +157,7 @@ def test_keys_with_a_rate_take_turns_without_prefetched_jobs(engine, make_fetche
     for key in "abc":
         add(engine, f"burst:{key}", 20)
     fetcher, keys = make_fetcher(capacity=1), []
-    fetcher._rate.per_second = lambda: 10.0
+    fetcher.claim_size.rate.per_second = lambda: 10.0
     while len(keys) < 30:
         fetcher.tick()
         keys += [job.limit_key for job in take(fetcher)]

@@ -152,7 +152,7 @@ def test_plain_jobs_are_claimed_before_all_new_keys_are_visited(engine, make_fet
 def test_drain_of_many_lanes_costs_the_same_for_each_job(engine, make_fetcher, statements, limit_key, most, count):
     add_many(engine, limit_key, "'queue-' || n", count)
     fetcher, claimed = make_fetcher(capacity=10), []
-    fetcher._rate.per_second = lambda: 0.0
+    fetcher.claim_size.rate.per_second = lambda: 0.0
     statements.clear()
     for _ in range(20 * count):
         if len(claimed) >= count:
@@ -175,7 +175,7 @@ def test_lanes_of_all_kinds_take_turns_although_jobs_are_prefetched(engine, make
     add(engine, "fair:a", 3000)
     add(engine, CHUNK_KEY, 3000, task_name=double.name)
     fetcher = make_fetcher(capacity=10)
-    fetcher._rate.per_second = lambda: 500.0  # so that the fetcher prefetches 50 jobs
+    fetcher.claim_size.rate.per_second = lambda: 500.0  # so that the fetcher prefetches 50 jobs
     turns = Counter()
     for _ in range(60):
         fetcher.tick()

@@ -108,7 +108,7 @@ def test_jobs_of_all_lanes_are_claimed_once(engine, make_fetcher):
 def test_highest_priority_comes_first_after_one_circle(engine, make_fetcher):
     make_lanes(engine, 20, priorities=(5, 0), jobs=4)
     fetcher = make_fetcher(capacity=5)
-    fetcher._rate.per_second = lambda: 0.0
+    fetcher.claim_size.rate.per_second = lambda: 0.0
     with pytest.MonkeyPatch.context() as without_slots:
         without_slots.setattr(fetcher.claimer, "claim", lambda *args: [])
         helpers.wait_until(lambda: fetcher.tick() is not None and fetcher.lanes.pages._circle.is_complete)
@@ -119,7 +119,7 @@ def test_highest_priority_comes_first_after_one_circle(engine, make_fetcher):
 def test_priority_of_one_queue_is_kept_in_each_page(engine, make_fetcher):
     make_lanes(engine, 20, priorities=(9, 1), jobs=2)
     fetcher = make_fetcher(capacity=3)
-    fetcher._rate.per_second = lambda: 0.0
+    fetcher.claim_size.rate.per_second = lambda: 0.0
     seen = {}
     for job in tick_until(fetcher, lambda claimed: len(claimed) == 80):
         seen.setdefault(job.queue_name, []).append(job.priority)
@@ -132,7 +132,7 @@ def test_lanes_that_are_always_busy_leave_turns_to_the_others(engine, make_fetch
     make_lanes(engine, PAGE + 1, jobs=300)
     single = [helpers.make_job(engine, queue_name=f"z-{number:03}") for number in range(40)]
     fetcher = make_fetcher(capacity=5)
-    fetcher._rate.per_second = lambda: 0.0
+    fetcher.claim_size.rate.per_second = lambda: 0.0
     claimed = tick_until(fetcher, lambda claimed: set(single) <= set(ids(claimed)))
     assert len(claimed) < (PAGE + 1) * 300
     counts = Counter(job.queue_name for job in claimed if job.queue_name.startswith("queue"))
@@ -144,7 +144,7 @@ def test_more_busy_lanes_than_are_kept_leave_turns_to_the_others(engine, make_fe
     monkeypatch.setattr(lane_walk, "MOST_LANES", 5)
     make_lanes(engine, 20, jobs=300)
     fetcher = make_fetcher(capacity=5)
-    fetcher._rate.per_second = lambda: 0.0
+    fetcher.claim_size.rate.per_second = lambda: 0.0
     claimed = tick_until(fetcher, lambda claimed: len({job.queue_name for job in claimed}) == 20, 60.0)
     assert max(Counter(job.queue_name for job in claimed).values()) < 300
 
@@ -156,7 +156,7 @@ def test_claim_gets_no_more_lanes_than_jobs(engine, make_fetcher, monkeypatch):
     claim = claims.claim
     monkeypatch.setattr(claims, "claim", lambda *args, **options: seen.append(args[1]) or claim(*args, **options))
     fetcher = make_fetcher(capacity=3)
-    fetcher._rate.per_second = lambda: 0.0
+    fetcher.claim_size.rate.per_second = lambda: 0.0
     tick_until(fetcher, lambda claimed: len(claimed) == 20)
     assert max(map(len, seen)) == 3
 
@@ -168,7 +168,7 @@ def test_pages_of_a_full_queue_hide_no_lane_of_another(engine, make_fetcher, mon
     monkeypatch.setattr(lane_walk, "MOST_LANES", 50 if full == "group" else 5)
     make_lanes(engine, 40, jobs=3)
     fetcher = make_fetcher(capacity=10, queue_slots=slots_of(zz=None, others=2))
-    fetcher._rate.per_second = lambda: 0.0
+    fetcher.claim_size.rate.per_second = lambda: 0.0
     fetcher.tick()
     [*running] = [fetcher.pool.submitted.popleft() for _ in range(2)]
     for job in running:
@@ -188,7 +188,7 @@ def test_full_queues_let_the_fetcher_sleep_until_a_job_ends(engine, make_fetcher
     make_lanes(engine, 20, jobs=2)
     fetcher = make_fetcher(capacity=10, queue_slots=slots_of(others=2))
     fetcher.may_sleep(30.0)
-    fetcher._rate.per_second = lambda: 0.0
+    fetcher.claim_size.rate.per_second = lambda: 0.0
     fetcher.tick()
     first, second = fetcher.pool.submitted
     fetcher.pool.submitted.clear()
@@ -394,7 +394,7 @@ def test_paused_task_of_many_lanes_lets_the_fetcher_rest(engine, make_fetcher, c
 def test_paused_queue_is_not_claimed_and_resumed_is(engine, make_fetcher):
     make_lanes(engine, 30, jobs=6)
     fetcher = make_fetcher(capacity=3)
-    fetcher._rate.per_second = lambda: 0.0
+    fetcher.claim_size.rate.per_second = lambda: 0.0
     tick_until(fetcher, lambda claimed: len(claimed) > 20)
     paused = {name(3), name(25)}
     for queue_name in paused:
@@ -412,7 +412,7 @@ def test_paused_queue_is_not_claimed_and_resumed_is(engine, make_fetcher):
 def test_paused_queues_are_not_claimed_before_their_pages_are_read(engine, make_fetcher):
     make_lanes(engine, 30, jobs=6)
     fetcher = make_fetcher(capacity=3)
-    fetcher._rate.per_second = lambda: 0.0
+    fetcher.claim_size.rate.per_second = lambda: 0.0
     tick_until(fetcher, lambda claimed: fetcher.lanes.pages._circle.is_complete)
     for number in range(30):
         pauses.pause(engine, Pausable.QUEUE, name(number))

@@ -189,7 +189,7 @@ def test_jobs_of_a_queue_beyond_its_slots_are_not_prefetched(engine, make_fetche
     helpers.make_jobs(engine, 50, queue_name="mail", priority=1)
     helpers.make_jobs(engine, 50, queue_name="default")
     fetcher = make_fetcher("mail", "default", capacity=4, queue_slots=slots_of(mail=2, default=None))
-    fetcher._rate.per_second = lambda: 100.0  # so that the fetcher prefetches 10 jobs
+    fetcher.claim_size.rate.per_second = lambda: 100.0  # so that the fetcher prefetches 10 jobs
     for _ in range(3):
         fetcher.tick()
     assert Counter(each.queue_name for each in fetcher.pool.submitted) == {"mail": 2, "default": 12}
@@ -200,7 +200,7 @@ def test_queues_of_one_priority_take_turns_whatever_the_order_of_the_options(eng
     for name, priority in (("a", 0), ("b", 0), ("c", 7)):
         helpers.make_jobs(engine, 4, queue_name=name, priority=priority)
     fetcher = make_fetcher("a", "b", "c", capacity=1, queue_slots=slots_of(a=1, b=None, c=1))
-    fetcher._rate.per_second = lambda: 0.0  # so that it prefetches nothing
+    fetcher.claim_size.rate.per_second = lambda: 0.0  # so that it prefetches nothing
     order = []
     while len(order) < 12:
         fetcher.tick()
@@ -355,7 +355,7 @@ def test_no_queue_ever_has_more_jobs_in_flight_than_its_slots(engine, make_fetch
     limits = {"a": chance.randint(1, 3), "b": chance.randint(1, 6), "c": None}
     slots = slots_of(**limits, others=chance.randint(1, 3))
     fetcher = make_fetcher(capacity=8, queue_slots=slots)
-    fetcher._rate.per_second = lambda: chance.choice([0.0, 60.0])
+    fetcher.claim_size.rate.per_second = lambda: chance.choice([0.0, 60.0])
     for name in ("a", "b", "c", "x", "y"):
         for priority in (0, 3):
             helpers.make_jobs(engine, 6, queue_name=name, priority=priority)

@@ -63,7 +63,7 @@ def test_lane_that_only_needs_a_slot_is_not_scanned_again(engine, make_fetcher, 
     monkeypatch.setattr(lanes, "AGE_LIMIT_SECONDS", 60.0)
     add(engine, "rate:a", 12)
     fetcher = make_fetcher(capacity=4)
-    fetcher._rate.per_second = lambda: 100.0  # so that the fetcher also claims while all slots are in use
+    fetcher.claim_size.rate.per_second = lambda: 100.0  # so that the fetcher also claims while all slots are in use
     fetcher.tick()
     monkeypatch.setattr(fetcher.lanes, "_scan", None)
     fetcher.lanes._scanned_at -= 30.0  # longer ago than the rest between scans
@@ -96,7 +96,7 @@ def test_keys_with_news_and_the_others_take_turns():
 def test_rated_key_is_claimed_beside_a_long_plain_queue(engine, make_fetcher):
     helpers.make_jobs(engine, 300)
     fetcher = make_fetcher(capacity=2)
-    fetcher._rate.per_second = lambda: 500.0  # so that the fetcher prefetches 50 jobs
+    fetcher.claim_size.rate.per_second = lambda: 500.0  # so that the fetcher prefetches 50 jobs
     fetcher.tick()
     end(fetcher, engine, take(fetcher, 2))
     rated = add(engine, "rate:a", 3)
@@ -114,7 +114,7 @@ def test_rated_key_is_claimed_beside_a_long_plain_queue(engine, make_fetcher):
 def test_rated_key_of_a_higher_priority_gets_the_next_free_slot(engine, make_fetcher):
     helpers.make_jobs(engine, 50)
     fetcher = make_fetcher(capacity=2)
-    fetcher._rate.per_second = lambda: 100.0  # so that the fetcher prefetches 10 jobs
+    fetcher.claim_size.rate.per_second = lambda: 100.0  # so that the fetcher prefetches 10 jobs
     fetcher.tick()
     [rated] = add(engine, "rate:a", 1)
     engine.execute("UPDATE pgqueue_job SET priority = 5 WHERE id = %(id)s", {"id": rated})
@@ -130,7 +130,7 @@ def test_rated_key_of_a_higher_priority_gets_the_next_free_slot(engine, make_fet
 def test_ended_job_lets_a_process_with_siblings_claim_at_once(engine, make_fetcher):
     add(engine, "rate:a", 8)
     fetcher = make_fetcher(capacity=4)
-    fetcher._rate.per_second = lambda: 100.0
+    fetcher.claim_size.rate.per_second = lambda: 100.0
     fetcher.tick()
     fetcher.tick()
     end(fetcher, engine, take(fetcher))
@@ -143,7 +143,7 @@ def test_ended_job_lets_a_process_with_siblings_claim_at_once(engine, make_fetch
 def test_keys_without_a_rate_are_prefetched(engine, make_fetcher):
     add(engine, "fair:a", 100)
     fetcher = make_fetcher(capacity=2)
-    fetcher._rate.per_second = lambda: 500.0
+    fetcher.claim_size.rate.per_second = lambda: 500.0
     fetcher.tick()
     assert len(fetcher.pool.submitted) == 52
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 FRAME: Final = re.compile(r'^\s*File "(?P<path>[^"]*)", line \d+')
-LIBRARY: Final = re.compile(r"[/\\](site-packages|dist-packages|django_pgqueue|python3?\.?\d*)[/\\]|^<frozen ")
+LIBRARY: Final = re.compile(
+    r"[/\\](site-packages|dist-packages|django_pgqueue|lib[/\\]python3\.\d+|Python3\d+[/\\]Lib)[/\\]|^<frozen "
+)
 """Paths of code that is not the application's: installed packages, this one, and the standard library."""
 
 

@@ -3,8 +3,7 @@
 Started by the worker process as a service. Other services wake it: the pool when a slot is free, the completer, the
 listener through the `NotificationWaker`. Invariant: each job that a claim returns is put in flight or released.
 
-How many jobs: the free slots, plus the number that will start in the next tenth of a second at the recent rate, bounded
-in number and bytes. A prefetched job that waits for a slot longer than a second is released.
+How many jobs: see `claim_size`. A prefetched job that waits for a slot longer than a second is released.
 
 Where: in each lane from the cursor at which its last claim ended. The claim does not walk again over the dead index
 entries of claimed jobs, which a long transaction anywhere may keep from being removed. The cursor of an exhausted lane
@@ -20,13 +19,12 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final
 
 import psycopg
 
 from django_pgqueue.db.notifications import PAUSES_CHANGED, sent_events
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle.claims import AHEAD_BYTES
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.settings.conf import get_settings
@@ -41,6 +39,7 @@ from django_pgqueue.worker.runtime.shared_memory import health_memory
 from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.pool import Pool
 
+from .claim_size import ClaimSize, Leases, Receivers
 from .claimer import Claimer
 from .lease_monitor import ClaimCounter
 from .limited.limited_lanes import LimitedLanes
@@ -49,9 +48,7 @@ from .waking.fetcher_sleep import PollRequests
 
 logger = logging.getLogger("django_pgqueue.worker")
 
-ARGUMENTS: Final = attrgetter("arguments")
 EXECUTION_ID: Final = attrgetter("execution_id")
-PREFETCH_SECONDS: Final = 0.1
 WAIT_LIMIT_SECONDS: Final = 1.0
 IDLE_PAUSES_SECONDS: Final = (0.005, 0.015, 0.06, 0.24)
 """Intervals of the polls at 5, 20, 80 and 320 ms after the last job, before a long sleep. `enqueue()` omits
@@ -63,21 +60,6 @@ NEW_JOBS: Final = frozenset({""})
 """The payloads after which there is nothing to do but to claim."""
 LOCKED_SECONDS: Final = 1.0
 """The longest sleep while due jobs cannot be claimed because other transactions have locked their rows."""
-
-
-class Leases(Protocol):
-    """The leases of this process."""
-
-    def leases_hold(self) -> bool:
-        """Return whether they are valid for long enough to claim more."""
-
-
-class Receivers(Protocol):
-    """The queue of events for the application's signal receivers."""
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether quick receivers need time to catch up."""
 
 
 class Fetcher(Service):
@@ -112,15 +94,13 @@ class Fetcher(Service):
         self.lanes = claimer.lanes
         self.polls = polls
         self.claims = claims
-        self.leases = leases
-        self.receivers = receivers
+        self.claim_size = ClaimSize(in_flight, completer, leases, receivers)
         self.reactions = reactions
         self._on_requests, self._on_events = on_requests, on_events
         self.polling_seconds = get_settings().POLL_INTERVAL_WITHOUT_LISTEN
         """The longest sleep of an idle worker. It is raised while notifications arrive."""
         self.empty_scans = 0
         """How many claims from the start have found nothing since one last found something."""
-        self._rate = StartRate(in_flight)
         self._restart_requested = False
         self._scanned_from_start = False
         self._idle_steps = 0
@@ -128,8 +108,6 @@ class Fetcher(Service):
         self._follow_up = NextScan(self.lanes)
         self._full_scan_at = 0.0
         self._full_scan_pacing = Pacing(BEHIND_SECONDS)
-        self._job_bytes = 1.0
-        """Estimated size of one job's arguments. It rises at once with a claim of large ones, and falls slowly."""
         self._claimed_ids = ClaimedIds(in_flight, completer)
 
     def may_sleep(self, seconds: float) -> None:
@@ -154,11 +132,11 @@ class Fetcher(Service):
             self._restart_requested, self.empty_scans, self._follow_up.moment = False, 0, None
             self.lanes.forget()
         self._release_waiting(time.monotonic() - WAIT_LIMIT_SECONDS)
-        room = self._room()
+        room = self.claim_size.now()
         self._report_room(room)
         moment, announced = self._follow_up.take_moment(self.in_flight.free_slots), self._announced
         if room <= 0:
-            return self._seconds_until_room()
+            return self.claim_size.seconds_until_more()
         if self._claim_before_scan(room):
             self._idle_steps = 0
             return START_SECONDS if self.in_flight.waiting and not self.lanes.is_resting else 0.0
@@ -201,17 +179,6 @@ class Fetcher(Service):
             if event_ids := sent_events(payloads):
                 self._on_events(event_ids)
 
-    # ---------------------------------------------------------------- how many jobs to claim
-
-    def _room(self) -> int:
-        if not self.leases.leases_hold() or self.completer.is_behind or self.receivers.is_behind:
-            return 0
-        prefetched = min(int(self._rate.per_second() * PREFETCH_SECONDS), int(AHEAD_BYTES / self._job_bytes))
-        waiting = len(self.in_flight.waiting)
-        if waiting > prefetched // 2 or self.completer.is_full:
-            return 0
-        return min(self.in_flight.free_slots + prefetched - waiting, get_settings().CLAIM_LIMIT)
-
     def _report_room(self, room: int) -> None:
         """Note since when claims are expected: since there is room for jobs."""
         if self.lanes.shared is not None:
@@ -220,12 +187,6 @@ class Fetcher(Service):
             health_memory.claims_expected_since = 0.0
         elif not health_memory.claims_expected_since:
             health_memory.claims_expected_since = time.monotonic()
-
-    def _seconds_until_room(self) -> float:
-        """Return how long to sleep until there may be room: short while jobs wait for slots or in the completer."""
-        if self.in_flight.waiting or self.completer.is_full or self.receivers.is_behind:
-            return 0.004
-        return 1.0 if self.leases.leases_hold() and not self.completer.is_behind else 0.1
 
     def _release_waiting(self, claimed_before: float) -> None:
         if self.in_flight.waiting and (jobs := self.in_flight.take_waiting(claimed_before)):
@@ -261,7 +222,9 @@ class Fetcher(Service):
         from_start = now >= self._full_scan_at
         claimed = self._claim_from(room, from_start=from_start)
         if len(claimed) < room and not from_start and time.monotonic() >= self._full_scan_at:
-            room = min(room - len(claimed), self._room())  # may be 0 now: the claimed jobs were fewer, but large
+            room = min(
+                room - len(claimed), self.claim_size.now()
+            )  # may be 0 now: the claimed jobs were fewer, but large
             if room > 0:
                 claimed = [*claimed, *self._claim_from(room, from_start=True)]
                 from_start = True
@@ -294,10 +257,9 @@ class Fetcher(Service):
         id_conflicts = self._claimed_ids.in_use(claimed)
         accepted = [job for job in claimed if job not in id_conflicts] if id_conflicts else claimed
         counts.claimed(claimed)
-        size = sum(map(len, map(ARGUMENTS, claimed))) / len(claimed) + 1
-        self._job_bytes = max(size, self._job_bytes + (size - self._job_bytes) / 4)
         self.in_flight.add(accepted)
         self.pool.submit(accepted)
+        self.claim_size.note(claimed)
         if id_conflicts:  # to be claimed again, under other ids
             self._release([member for job in id_conflicts for member in job.members])
 
@@ -345,26 +307,6 @@ class ClaimedIds:
             return []
         ids_in_use = self.in_flight.known_before(float("inf")) | self.completer.ids()
         return [job for job in claimed if any(each.execution_id in ids_in_use for each in job.members)]
-
-
-class StartRate:
-    """Recently started jobs per second."""
-
-    def __init__(self, in_flight: InFlight) -> None:
-        self._in_flight = in_flight
-        self._started, self._measured_at = in_flight.started, time.monotonic()
-        self._smoothed = 0.0
-
-    def per_second(self) -> float:
-        """Return the smoothed rate. Older measurements lose about half of their weight in a tenth of a second."""
-        now = time.monotonic()
-        elapsed = now - self._measured_at
-        if elapsed > 0.005:
-            before, self._started = self._started, self._in_flight.started
-            weight = min(1.0, elapsed / 0.1)
-            self._smoothed += ((self._started - before) / elapsed - self._smoothed) * weight
-            self._measured_at = now
-        return self._smoothed
 
 
 class EndedLimits:

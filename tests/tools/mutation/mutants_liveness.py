@@ -252,9 +252,9 @@ LIVENESS = [
     ),
     Mutant(
         "who cannot complete claims on",
-        "if not self.leases.leases_hold() or self.completer.is_behind or",
+        "if not self.leases.leases_hold() or self._completer.is_behind or",
         "if not self.leases.leases_hold() or",
-        inside="Fetcher._room",
+        inside="ClaimSize.now",
         tests=STARVED,
     ),
     Mutant(

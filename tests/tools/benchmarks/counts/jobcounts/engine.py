@@ -74,7 +74,7 @@ class Engine:
         services = _built(found(*SERVICES), offers)
         self.fetcher, self.completer, self.pool = services.fetcher, services.completer, services.pool
         self._in_flight = services.in_flight if hasattr(services, "in_flight") else services.hand
-        self.fetcher._rate = FixedRate()
+        self.fetcher.claim_size.rate = FixedRate()
         found(*CONNECTIONS)()
         found(*CANCEL)()
         clock.install()
