@@ -93,13 +93,20 @@ def stored_job(stored: str, arguments: str | None) -> NewJob:
 
     Raise `psycopg.DataError`, as for a row that the database refuses, if no code of this package stored it.
     """
-    row = json.loads(stored)
+    try:
+        row = json.loads(stored)
+        # Without this check, two values in the text could shift the arguments of other jobs of the same statement.
+        is_call = isinstance(json.loads(arguments or "null", parse_int=str), dict)
+    except (ValueError, RecursionError) as error:
+        raise psycopg.DataError(f"the stored call cannot be read: {type(error).__name__}") from None
     row.pop("arguments", None)  # of a callback. They are used as text, so that numbers keep their digits.
-    search_keys = row.pop("search_keys", None)
+    search_keys = row.pop("search_keys", None) or {}
     limit = [row.pop(name, None) for name in CallLimit._fields]
-    texts = (row.get("task_name"), row.get("queue_name"), arguments)
-    if not (all(isinstance(text, str) for text in texts) and isinstance(search_keys, dict | None)):
-        raise psycopg.DataError("the stored call has no task, no queue or no arguments")
+    if not (is_call and isinstance(search_keys, dict)):
+        raise psycopg.DataError("the stored call has no arguments, or search keys that are no object")
+    texts = (row.get("task_name"), row.get("queue_name"), limit[0] or "", *search_keys.values())
+    if not all(isinstance(text, str) for text in texts):
+        raise psycopg.DataError("the stored call has no task or no queue, or a key that is no text")
     return NewJob(row, cast("str", arguments), search_keys, CallLimit(*limit) if limit[0] else None)
 
 

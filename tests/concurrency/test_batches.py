@@ -243,7 +243,24 @@ def test_batch_that_the_database_refuses_to_end_does_not_stop_others(engine):
     assert helpers.sweep_ends(engine, "batches").changed == 2
 
 
-@pytest.mark.parametrize("call", ["{}", '{"task_name": 7}', '{"queue_name": "q", "task_name": "t"}'])
+CALL = '{"queue_name": "q", "task_name": "t", "arguments": {"args": []}'
+SHIFTING = json.dumps('{"args":[],"kwargs":{}},{"args":[666],"kwargs":{}}')
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "{}",
+        '{"task_name": 7}',
+        '{"queue_name": "q", "task_name": "t"}',
+        f'{{"queue_name": "q", "task_name": "t", "arguments": {SHIFTING}}}',
+        CALL + ', "search_keys": {"a": 5}}',
+        CALL + ', "limit_key": 5}',
+        CALL + ', "priority": ' + "1" * 5000 + "}",
+        CALL + ', "headers": ' + "[" * 1500 + "]" * 1500 + "}",
+    ],
+    ids=["empty", "number", "no arguments", "two values", "search key", "limit key", "digits", "depth"],
+)
 def test_batch_whose_callback_is_no_call_does_not_stop_others(engine, call):
     batches = [batch_of(engine, 0) for _ in range(3)]
     engine.execute("UPDATE pgqueue_batch SET on_complete = %s WHERE id = %s", [call, batches[1]])

@@ -282,7 +282,7 @@ def test_node_with_too_many_results_is_dead(monkeypatch):
     enqueued_workflow = workflow.enqueue()
     run_jobs()
     assert states(enqueued_workflow) == ["succeeded", "dead"]
-    assert "name 3 results" in last.job.executions.get().error
+    assert "name more than 2 results" in last.job.executions.get().error
 
 
 def test_result_of_a_dead_job_ends_the_dependent_for_good():

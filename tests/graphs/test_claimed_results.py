@@ -13,13 +13,14 @@ import psycopg
 import pytest
 from django.db import connection as django_connection
 
-from django_pgqueue import Workflow, chain, group
+from django_pgqueue import Dead, Workflow, chain, group
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import completions, graphs
-from django_pgqueue.lifecycle.types import Claimed
+from django_pgqueue.lifecycle.types import Claimed, NodeResult
 from django_pgqueue.worker.claiming import node_results
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from django_pgqueue.worker.execution.report import Report
+from django_pgqueue.worker.execution.stored_values import _check_amounts, needed_ranges
 from django_pgqueue.worker.isolation import wire
 from tests import helpers
 
@@ -164,6 +165,19 @@ def test_damaged_marker_does_not_stop_the_other_nodes(engine, marker):
     first, second = claim(engine)
     assert first.results is None
     assert run(second) == "4"
+
+
+def test_overlapping_markers_read_each_result_once():
+    """Otherwise, arguments of 1 MiB could name the results of 2,000 dependencies 80,000 times."""
+    ranges = [[first, 2000] for first in range(1, 500)] + [[1, last] for last in range(1, 500)] + [[3000, 3001]]
+    assert needed_ranges({"args": [{"pgqueue_result": ranges}]}) == [(1, 2000), (3000, 3001)]
+
+
+@pytest.mark.parametrize("ranges", [[[5, 1]], [[1, 2]] * 500_001])
+def test_markers_of_impossible_amounts_end_the_node(ranges):
+    found = {1: NodeResult("succeeded", "1"), 2: NodeResult("succeeded", "2")}
+    with pytest.raises(Dead):
+        _check_amounts({"args": [{"pgqueue_result": ranges}]}, found)
 
 
 def test_failed_read_leaves_the_claimed_jobs_to_run(engine):

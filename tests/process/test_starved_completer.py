@@ -58,8 +58,11 @@ def read_health(path) -> dict[str, Any]:
 
 
 def starve(watcher, role: str) -> None:
-    """End the completer's connection and allow no other. Connections that are already open stay open."""
-    watcher.execute(f"ALTER ROLE {role} CONNECTION LIMIT 1")
+    """End the completer's connection and allow no other. Connections that are already open stay open.
+
+    With a limit of 1, the completer could take the place of another connection of the worker that was lost.
+    """
+    watcher.execute(f"ALTER ROLE {role} CONNECTION LIMIT 0")
     for [pid] in watcher.execute(SESSIONS, ["pgqueue:completer"]).fetchall():
         watcher.execute("SELECT pg_terminate_backend(%s)", [pid])
 

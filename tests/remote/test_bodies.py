@@ -6,9 +6,10 @@ import json
 import pytest
 from django.core.handlers.asgi import ASGIHandler
 
-from django_pgqueue.contrib.remote import bodies
+from django_pgqueue.contrib.remote import asgi, bodies, client, endpoint
 from django_pgqueue.contrib.remote.asgi import check_first
 from django_pgqueue.contrib.remote.client import RemoteClient, RemoteError
+from django_pgqueue.contrib.remote.endpoint import admitted
 from django_pgqueue.contrib.remote.problems import Problem
 from django_pgqueue.contrib.remote.remote_reports import Reports
 from django_pgqueue.contrib.remote.remote_services import RemoteLeases
@@ -111,6 +112,55 @@ def test_client_divides_a_request_that_the_server_refuses():
     assert [each["result"] for each in wire.complete(items(10, 10))] == ["done"] * 10
 
 
+def test_client_measures_characters_without_escapes():
+    wire = Wire(done)
+    assert [each["result"] for each in wire.complete([{"execution": "one", "result": "\x7f" * 60_000}])] == ["done"]
+    assert len(client._encoded({"result": "\x7f" * 60_000})) < 60_100
+    assert client._encoded("\ud800") == b'"\\ud800"'
+
+
+def test_reports_of_answered_requests_are_not_sent_again():
+    """The second request of a batch of reports fails, for example because the token made too many requests."""
+    sent = []
+
+    def answer(path, body):
+        sent.append([each["execution"] for each in body["executions"]])
+        if len(sent) == 2:
+            raise RemoteError("too many requests", 429)
+        return done(path, body)
+
+    leases = RemoteLeases(ProcessState(3))
+    leases.handles = {1: "first", 2: "second", 3: "third"}
+    wire = Wire(answer)
+    wire._max_body_bytes = 30_000
+    reports = Reports(wire, leases, "default")
+    for execution_id in leases.handles:
+        claimed = claimed_job({**EXECUTION, "execution_id": execution_id})
+        reports.hand_over(Report(claimed, Ending.SUCCEEDED, 0.0, 1.0, result=json.dumps("x" * 20_000)))
+    while len(reports):
+        reports.send()
+    assert sent == [["first"], ["second"], ["second"], ["third"]]
+
+
+def test_failure_that_is_too_large_is_reported_without_its_traceback():
+    written = []
+
+    def answer(path, body):
+        if len(json.dumps(body)) > 10_000:
+            raise RemoteError("too large", 413)
+        written.append((path, body["executions"][0]["error"]))
+        return done(path, body)
+
+    leases = RemoteLeases(ProcessState(1))
+    leases.handles = {1: "first"}
+    reports = Reports(Wire(answer), leases, "default")
+    claimed = claimed_job({**EXECUTION, "execution_id": 1})
+    reports.hand_over(Report(claimed, Ending.FAILED, 0.0, 1.0, error="e" * 20_000, traceback="t" * 20_000))
+    while len(reports):
+        reports.send()
+    assert written == [("fail", "e" * 1000)]
+
+
 @pytest.mark.promise("remote-result-is-kept-until-written")
 def test_report_that_is_too_large_becomes_a_failure():
     """The other report of the same request is written, and neither is sent again for ever."""
@@ -207,6 +257,17 @@ def test_asgi_request_counts_once_for_the_rate(application, token):
     secret = token(requests_per_minute=60)  # a bucket holds ten of them
     statuses = [Sender("/remote/v1/claim", b"[]", secret).call(application)[0] for _ in range(12)]
     assert statuses == [400] * 11 + [429]
+
+
+def test_asgi_caller_counts_for_the_database_of_its_token_only(application, token, monkeypatch):
+    """The project can choose the database after the wrapper, for example in a middleware."""
+    secret = token()
+    aliases = iter(["other", "default", "default"])
+    monkeypatch.setattr(asgi, "token_alias", lambda database: next(aliases))
+    asked = []
+    monkeypatch.setattr(endpoint, "admitted", lambda *given: asked.append(given) or admitted(*given))
+    statuses = [Sender("/remote/v1/claim", b"[]", secret).call(application)[0] for _ in range(2)]
+    assert (statuses, len(asked)) == ([400, 400], 1)
 
 
 def test_asgi_client_that_goes_away_gets_no_answer_of_a_view(application, token):

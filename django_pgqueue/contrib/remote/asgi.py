@@ -17,6 +17,7 @@ from django.urls import Resolver404, resolve
 
 from .bodies import check_headers, max_body_bytes, too_large
 from .endpoint import CALLER, admitted, answered, is_endpoint
+from .tokens import token_alias
 from .urls import urlpatterns
 
 Scope = MutableMapping[str, Any]
@@ -52,7 +53,7 @@ def check_first(application: Application) -> Application:
         request, database = found
 
         async def admitted_body() -> bytes:
-            scope[CALLER] = await admitted(request, database)
+            scope[CALLER] = (token_alias(database), await admitted(request, database))
             check_headers(request)
             return await _read(receive)
 

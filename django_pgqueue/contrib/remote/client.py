@@ -136,11 +136,11 @@ class RemoteClient:
 
     def complete(self, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Write that executions have succeeded. Each item has `execution`, and `result` if there is one."""
-        return self._on_executions("complete", items)
+        return self._on_executions("complete", items, is_each_final=True)
 
     def fail(self, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Write that executions have failed."""
-        return self._on_executions("fail", items)
+        return self._on_executions("fail", items, is_each_final=True)
 
     def release(self, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Release executions without counting the attempt."""
@@ -160,16 +160,27 @@ class RemoteClient:
     # ---------------------------------------------------------------- HTTP
 
     def _on_executions(
-        self, path: str, items: Sequence[dict[str, Any]], more: Mapping[str, Any] = MappingProxyType({})
+        self,
+        path: str,
+        items: Sequence[dict[str, Any]],
+        more: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        is_each_final: bool = False,
     ) -> list[dict[str, Any]]:
         """Return the results of an operation on executions, also if all of them have failed.
 
         The items are sent in as many requests as their sizes need. The result of an item that is too large alone is
-        `too_large`.
+        `too_large`. With `is_each_final`, an error after the first request ends the list with the last known result,
+        so that no result is asked for twice.
         """
         results: list[dict[str, Any]] = []
         for batch in _batches(items, self._max_body_bytes):
-            results += self._results(path, batch, more)
+            try:
+                results += self._results(path, batch, more)
+            except RemoteError:
+                if not (results and is_each_final):
+                    raise
+                break
         return results
 
     def _results(self, path: str, items: Sequence[dict[str, Any]], more: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -195,7 +206,7 @@ class RemoteClient:
         try:
             if wait_seconds is not None:
                 self._begin_claim(connection)
-            connection.request("POST", self._path + path, json.dumps(body).encode(), headers)
+            connection.request("POST", self._path + path, _encoded(body), headers)
             response = connection.getresponse()
             text = response.read(MAX_ANSWER_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
@@ -239,12 +250,20 @@ class RemoteClient:
         )
 
 
+def _encoded(body: Any) -> bytes:
+    """Return JSON in UTF-8. Escapes would make it up to six times as long, and a result too large for a request."""
+    try:
+        return json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half of a character, which the server refuses by the name of its field
+        return json.dumps(body).encode()
+
+
 def _batches(items: Sequence[dict[str, Any]], most_bytes: int) -> Iterator[list[dict[str, Any]]]:
     """Yield items in batches whose JSON has at most this size, if no single item is larger."""
     batch: list[dict[str, Any]] = []
     left = most_bytes - ENVELOPE_BYTES
     for item in items:
-        size = len(json.dumps(item)) + 2
+        size = len(_encoded(item)) + 2
         if batch and size > left:
             yield batch
             batch, left = [], most_bytes - ENVELOPE_BYTES

@@ -35,7 +35,7 @@ from .tokens import MAX_TOKEN_CHARACTERS, PREFIX, Caller, caller_of, digest_of, 
 logger = logging.getLogger("django_pgqueue.remote")
 
 CALLER: Final = "django_pgqueue.remote.caller"
-"""Where the scope of an ASGI request has its caller, if `asgi` has checked the token."""
+"""Where the scope of an ASGI request has its caller and the database of the token, if `asgi` has checked it."""
 
 
 class Answer(NamedTuple):
@@ -73,8 +73,10 @@ def endpoint(handler: Handler, *, waits: bool = False) -> View:
         async def answer() -> HttpResponse:
             if waits:
                 await end_request_thread()
-            caller = getattr(request, "scope", {}).get(CALLER) or await admitted(request, database)
-            call = RemoteCall(caller, engine_of(token_alias(database)), parsed(_body(request)))
+            alias = token_alias(database)
+            known_alias, known = getattr(request, "scope", {}).get(CALLER, (None, None))
+            caller = known if known is not None and known_alias == alias else await admitted(request, database)
+            call = RemoteCall(caller, engine_of(alias), parsed(_body(request)))
             document, status = await handler(call)
             return JsonResponse(document, status=status, headers={"Cache-Control": "no-store"})
 

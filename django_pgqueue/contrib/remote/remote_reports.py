@@ -38,6 +38,8 @@ STATES: Final = {
     Outcome.SNOOZED: State.READY,
 }
 """The state of a job after its attempt. After a failure it depends on the delay."""
+SHORT_ERROR: Final = 1000
+"""Characters of an error that are left of a report which is too large. It has no traceback then."""
 FIRST_PAUSE_SECONDS: Final = 0.2
 LONGEST_PAUSE_SECONDS: Final = 5.0
 """How long to wait before reports are sent again that could not be written. The time doubles."""
@@ -74,7 +76,8 @@ class Reports(RemoteService):
             for start in range(0, len(entries), BATCH):
                 batch = entries[start : start + BATCH]
                 results = getattr(self._client, path)([item for _, item in batch])
-                for (report, _), result in zip(batch, results, strict=True):
+                is_any_left |= len(results) < len(batch)
+                for (report, _), result in zip(batch, results, strict=False):  # an error ends the results
                     is_any_left |= not self._settle(report, result)
         if not is_any_left:
             self._pause_seconds = FIRST_PAUSE_SECONDS
@@ -89,6 +92,9 @@ class Reports(RemoteService):
             return False
         if result["result"] == "too_large" and report.ending in SUCCESSES:
             self._reports[claimed.execution_id] = _without_result(report)
+            return False
+        if result["result"] == "too_large" and len(report.error) + len(report.traceback) > SHORT_ERROR:
+            self._reports[claimed.execution_id] = replace(report, error=report.error[:SHORT_ERROR], traceback="")
             return False
         if result["result"] in ("lost", "unknown", "refused", "too_large"):
             logger.warning(

@@ -122,13 +122,19 @@ def _ending(task: TaskDefinition, missing: RowMissing) -> Exception:
 
 
 def needed_ranges(arguments: Any) -> list[tuple[int, int]]:
-    """Return the ids of the jobs whose results these stored arguments need, as ranges in ascending order.
+    """Return the ids of the jobs whose results these stored arguments need, as separate ranges in ascending order.
 
     `Attempt` calls this before a node runs, and the endpoint of remote workers before it sends one. A job whose result
     is gone, or that has failed, ends the node for good: a retry could not find the result either. A job that has not
     ended was retried since the node became ready, so the node is released and waits again.
     """
-    return sorted({job_range for marker in markers_in(arguments) for job_range in marker.ranges})
+    separate: list[tuple[int, int]] = []
+    for first, last in sorted({job_range for marker in markers_in(arguments) for job_range in marker.ranges}):
+        if separate and first <= separate[-1][1]:
+            separate[-1] = (separate[-1][0], max(separate[-1][1], last))
+        else:
+            separate.append((first, last))
+    return separate
 
 
 def arguments_with_results(
@@ -169,11 +175,14 @@ def _check_amounts(arguments: Any, found: Mapping[int, NodeResult]) -> None:
     count = 0
     for marker in markers_in(arguments):
         for first, last in marker.ranges:
-            if last - first >= len(found) or not all(job_id in found for job_id in range(first, last + 1)):
-                raise Dead(f"the arguments name results of jobs from {first} to {last}, which this job does not need")
+            not_needed = f"the arguments name results of jobs from {first} to {last}, which this job does not need"
+            if not 0 <= last - first < len(found):
+                raise Dead(not_needed)
             count += last - first + 1
-    if count > MOST_RESULTS:
-        raise Dead(f"the arguments name {count:,} results, more than {MOST_RESULTS:,}")
+            if count > MOST_RESULTS:
+                raise Dead(f"the arguments name more than {MOST_RESULTS:,} results")
+            if not all(job_id in found for job_id in range(first, last + 1)):
+                raise Dead(not_needed)
 
 
 def _decoded(node: NodeResult, job_id: int) -> Any:

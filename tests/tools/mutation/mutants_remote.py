@@ -63,8 +63,8 @@ INTERFACE = of_tests(
     ),
     Mutant(
         "the token is checked after the body",
-        '            caller = getattr(request, "scope", {}).get(CALLER) or await admitted(request, database)\n',
-        "            parsed(_body(request))\n            caller = await admitted(request, database)\n",
+        "caller = known if known is not None and known_alias == alias else await admitted(request, database)",
+        "parsed(_body(request)); caller = await admitted(request, database)",
         inside="endpoint.endpoint",
     ),
 )
@@ -103,7 +103,7 @@ BODIES = of_tests(
     Mutant("a body is read to its end", "len(body) > max_body_bytes()", "False", inside="asgi._read"),
     Mutant(
         "a request counts twice for the rate",
-        'getattr(request, "scope", {}).get(CALLER) or ',
+        "known if known is not None and known_alias == alias else ",
         "",
         inside="endpoint.endpoint",
     ),
