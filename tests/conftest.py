@@ -248,11 +248,12 @@ def engine(new_connection: Callable[[], EngineConnection]) -> EngineConnection:
 
 @pytest.fixture
 def counted_pages(engine: EngineConnection) -> Iterator[None]:
-    """Let only this test decide how many pages of jobs a statement reads.
+    """Let only this test decide how many pages a scan or a claim reads.
 
-    The indexes keep no entries of earlier tests, through which a scan would walk, and autovacuum removes none.
+    The indexes of jobs and pauses keep no entries of earlier tests, through which it would walk, and autovacuum removes
+    none of this test.
     """
-    engine.execute("TRUNCATE pgqueue_job")
+    engine.execute("TRUNCATE pgqueue_job, pgqueue_pause")
     engine.execute("ALTER TABLE pgqueue_job SET (autovacuum_enabled = off)")
     yield
     engine.execute("ALTER TABLE pgqueue_job RESET (autovacuum_enabled)")

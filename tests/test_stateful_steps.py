@@ -138,7 +138,7 @@ class Steps(History):
     def store_step(self, key: ExecutionKey, job: Job | None, name: str, compensates: bool) -> None:
         call: dict[str, Any] = {
             "compensation": json.dumps({**UNDO, "delay_seconds": 0}),
-            "compensation_arguments": json.dumps([name]),
+            "compensation_arguments": json.dumps({"args": [name], "kwargs": {}}),
         }
         step = EndedStep(name, POSITIONS[name], StepKind.STEP, None, 0.0)
         status = steps.store_step(self.engine, key, step._replace(**call if compensates else {}))
@@ -227,7 +227,7 @@ class Steps(History):
         assert ([each.compensated_id for each in done.added], done.refused) == ([*undone], [])
         for each in done.added:
             name = undone[each.compensated_id]
-            assert helpers.job_row(self.engine, each.job_id)["arguments"] == [name]
+            assert helpers.job_row(self.engine, each.job_id)["arguments"]["args"] == [name]
             self.model.add_compensation(self.model.jobs[each.compensated_id], name, each.job_id)
 
     # ------------------------------------------------------------------ operators
