@@ -30,6 +30,7 @@ from django_pgqueue.lifecycle import (
     claims,
     completions,
     enqueueing,
+    execute,
     leases,
     limits,
     rescues,
@@ -239,7 +240,8 @@ def with_errors_noted(
 def _wrapped(act: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(connection: Any, *args: Any, **kwargs: Any) -> Any:
-        if sys._getframe(1).f_globals["__name__"].startswith(lifecycle.__name__):
+        caller = sys._getframe(1).f_globals["__name__"]
+        if caller.startswith(lifecycle.__name__) and caller != execute.__name__:  # `divided()` gets it from outside
             return function(connection, *args, **kwargs)  # a part of another transition
         own = act == "succeed" and not isinstance(connection, psycopg.Connection)
         word, after = ("atomic", "finished") if own else (ACTS[act], "committed")
