@@ -83,7 +83,7 @@ SCHEDULER = {
 }  # fmt: skip
 ARCHIVIST = {"ARCHIVE", "ERASE", "ERASE_CALLBACKS", "FORGET_CALLBACKS"}
 TOKENS = {"ADD_REMOTE_ACCESS"}
-"""Whoever creates a token gets the arguments of jobs, so only the owner and users with extra grants may."""
+"""A user who creates a token gets the arguments of jobs, so only the owner and users with extra grants may."""
 UNDO = {"STORE_STEP_AND_UNDO", "COMPENSATE", "FORGET_COMPENSATIONS"}
 BATCHES = {"CREATE_BATCH", "CLOSE_BATCH", "ADD_NODES", "ADD_DEPENDENCIES"}
 """These need the further grants that the page lists."""
@@ -383,7 +383,7 @@ def test_compensations_work_with_extra_grants(superuser, as_role, made_roles):
 
 
 def test_worker_role_stores_steps_but_no_compensation(superuser, as_role):
-    """The call of a compensation becomes a job, so whoever stores one can run any task with any arguments."""
+    """The call of a compensation becomes a job, so a role that stores one can run any task with any arguments."""
     job_id = helpers.make_job(superuser)
     with as_role("worker"), closing(helpers.connect()) as session:
         claimed = claims.claim_one(session, job_id, worker_id=1, lease_seconds=60.0)

@@ -405,7 +405,7 @@ UNSEEN = [
         for name in ("add", "delete")
     ),
     Mutant(
-        "the form of Enqueue tells of unique keys",
+        "the form of Enqueue reveals unique keys",
         "if callable(task.unique_key) and not private.may_view(request):",
         "if False:",
         inside="enqueue_view",
