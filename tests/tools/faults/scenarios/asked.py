@@ -34,8 +34,10 @@ def enqueue_keyed(run: Run, task_name: str, key: str, **kwargs: Any) -> int | No
 @fault(
     "F83",
     "the host is lost while jobs with unique keys run; other enqueues request the same keys all the time",
-    invariant="a key kept until the end blocks other jobs through crash, rescue and backoff; a key kept until the start"
-    " is free, and its rescued job returns without it",
+    invariant=(
+        "A key that lasts until the end of the job still blocks other jobs after a crash, a rescue and a backoff. A "
+        "key that lasts until the start is free then, and the rescued job returns without it."
+    ),
     expected="0 jobs added with the first kind of key, 4 of 4 with the second; all jobs end",
 )
 def host_with_keys_lost(run: Run) -> str:
@@ -72,9 +74,12 @@ def _refuses(run: Run, keys: list[str], refused: list[int]) -> bool:
 
 @fault(
     "F84",
-    "running jobs are cancelled: first, the operator's session is cut before its commit; at a second request, the"
-    " worker's sessions are cut as the notification arrives, and the reply to the jobs' completion is lost",
-    invariant="an uncommitted request stops nothing; a committed one ends its job once and finally",
+    (
+        "running jobs are cancelled twice. At the first request, the operator's session is cut before its commit. At "
+        "the second, the worker's sessions are cut when the notification arrives, and later the reply to the "
+        "completion is lost"
+    ),
+    invariant="a request that is not committed stops no job; a committed request ends its job once and finally",
     expected="0 jobs stopped by the first request; 6 of 6 cancelled by the second, none retried",
 )
 def cut_while_cancelling(run: Run) -> str:
@@ -108,9 +113,13 @@ def cut_while_cancelling(run: Run) -> str:
 @fault(
     "F85",
     "a queue is paused while one worker is frozen by SIGSTOP and another is lost",
-    invariant="the frozen worker claims no job of the queue when it continues; lost jobs are rescued and wait for the"
-    " resume; no job is charged that did not run",
-    expected="at most the jobs of a claim under way begin after the pause; all succeed after the resume",
+    invariant=(
+        "the frozen worker claims no job of the queue when it continues; lost jobs are rescued and wait for the "
+        "resume; a job that did not run is not charged"
+    ),
+    expected=(
+        "only jobs of a claim that was already running may start after the pause; all jobs succeed after the resume"
+    ),
 )
 def paused_while_frozen(run: Run) -> str:
     run.rules = run.rules._replace(obey_seconds=4.0)

@@ -12,8 +12,10 @@ from tests.tools.faults.run import Run
 @fault(
     "F99",
     "a user's trigger refuses the completion of one job with P0001, 54000 or 42501",
-    invariant="its neighbours are completed, and none of them runs twice",
-    expected="3 dead jobs with the reason; 200 of 200 others succeed at their first attempt; a stop reruns none",
+    invariant="the neighbours of that job are completed, and none of them runs twice",
+    expected=(
+        "3 dead jobs with the reason; 200 of 200 others succeed at their first attempt; a stop runs none of them again"
+    ),
     quick=True,
 )
 def one_completion_is_refused(run: Run) -> str:
@@ -40,7 +42,10 @@ def one_completion_is_refused(run: Run) -> str:
 @fault(
     "F100",
     "a user's trigger refuses every update of one running job for a while",
-    invariant="the job is not started again meanwhile; the others are completed; its completion is written later",
+    invariant=(
+        "the job does not start again while the trigger exists; the other jobs are completed; the job's completion is "
+        "written later"
+    ),
     expected="1 execution; its completion is written within 10 s of the trigger's removal",
 )
 def every_end_is_refused(run: Run) -> str:

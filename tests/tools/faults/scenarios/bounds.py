@@ -19,7 +19,7 @@ from . import counted
 @fault(
     "F104",
     "processes are recycled every few jobs while some of their jobs are long, and retiring ones are killed",
-    invariant="at most CONCURRENCY x PROCESSES jobs run, in at most twice PROCESSES processes",
+    invariant="at most CONCURRENCY x PROCESSES jobs run at a time, in at most twice PROCESSES processes",
     expected="at most 6 jobs and 4 processes",
 )
 def recycled_beside_long_jobs(run: Run) -> str:
@@ -57,8 +57,11 @@ def _most_at_a_time(run: Run) -> int:
 @fault(
     "F105",
     "a task with 1,000 waiting jobs is paused, and resumed, beside another queue",
-    invariant="the other queue is not slowed down; no paused job starts before the resume, and each ends after it",
-    expected="at least half of the other queue's speed without them",
+    invariant=(
+        "the paused jobs do not slow down the other queue; no paused job starts before the resume, and each ends "
+        "after it"
+    ),
+    expected="the other queue has at least half of its speed without the paused jobs",
 )
 def paused_backlog(run: Run) -> str:
     worker = run.worker("--queues", "other,backlog")
@@ -87,7 +90,7 @@ _LEFT = "SELECT count(*) FROM pgqueue_job WHERE queue_name = %s AND finished_at 
 @fault(
     "F106",
     "another session locks 150 stale executions and the jobs of 150 others",
-    invariant="unlocked jobs are rescued; locked ones are rescued after the lock is released",
+    invariant="unlocked jobs are rescued at once, and locked jobs after the lock is released",
     expected="the unlocked jobs run within lease + rescue + poll = 2.5 s",
 )
 def locked_stale_rows(run: Run) -> str:
@@ -110,7 +113,7 @@ def locked_stale_rows(run: Run) -> str:
 @fault(
     "F107",
     "processes that poll for their siblings are frozen and killed",
-    invariant="a sibling that relied on the polls of such a process starts due jobs by itself",
+    invariant="a process that relied on the polls of such a process starts due jobs by itself",
     expected="a scheduled job starts within the poll of 0.2 s + a tolerance of 1 s",
 )
 def siblings_that_die(run: Run) -> str:

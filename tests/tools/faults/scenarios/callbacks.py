@@ -18,8 +18,8 @@ SESSIONS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() 
 @fault(
     "F90",
     "signal receivers hang, raise SystemExit or raise CancelledError",
-    invariant="no completion, heartbeat or claim waits for them",
-    expected="all jobs end, 0 leases lost; exit within 5 s + 2 s of SIGTERM",
+    invariant="no completion, heartbeat or claim waits for a receiver",
+    expected="all jobs end, 0 leases lost; the worker exits within 5 s + 2 s of SIGTERM",
     quick=True,
 )
 def receivers(run: Run) -> str:
@@ -37,8 +37,8 @@ def receivers(run: Run) -> str:
 @fault(
     "F91",
     f"the thread of a service dies: {', '.join(SERVICES)}",
-    invariant="its process logs which thread died, exits and is replaced; no job is charged",
-    expected="replaced within the check interval of 1 s + 1 s; 0 charged",
+    invariant="the process logs which thread died, exits and is replaced; no job is charged",
+    expected="the process is replaced within the check interval of 1 s + 1 s; 0 charged",
 )
 def dead_services(run: Run) -> str:
     worker = run.worker(LEASE=10.0)

@@ -67,7 +67,7 @@ def fast_restart(run: Run) -> str:
 @fault(
     "F20",
     "the server crashes and stays down for longer than the leases",
-    invariant="jobs are interrupted in time and released; no mass rescue when the server is back",
+    invariant="jobs are interrupted in time and released; there is no mass rescue when the server is back",
     expected="0 crashes charged to jobs whose worker is alive",
     exclusive=True,
 )
@@ -89,7 +89,10 @@ def long_outage(run: Run) -> str:
 @fault(
     "F20b",
     "the server is back after longer than a lease, and a new worker connects first",
-    invariant="the new worker rescues nothing until it observes leases for two heartbeats; the old one reports first",
+    invariant=(
+        "the new worker rescues nothing until it has observed the leases for two heartbeats; the old worker reports "
+        "first"
+    ),
     expected="0 crashes charged",
     exclusive=True,
 )
@@ -116,7 +119,7 @@ def hasty_newcomer(run: Run) -> str:
 @fault(
     "F21",
     "SIGKILL of one server process, after which the server ends all sessions",
-    invariant="as F19",
+    invariant="workers reconnect by themselves; nothing is lost or charged",
     expected="0 lost; work continues within 2 s",
     exclusive=True,
 )
@@ -153,7 +156,7 @@ def end_sessions(run: Run, *roles: str) -> int:
 @fault(
     "F22",
     "the sessions of a worker are terminated, one after another, then both of its process together",
-    invariant="each reconnects; polling covers the listener; no lease is lost",
+    invariant="each session reconnects; polling replaces the listener; no lease is lost",
     expected="0 lost, 0 charged",
     quick=True,
 )
@@ -244,7 +247,7 @@ def synchronous_wait_cancelled(run: Run) -> str:
     "F27",
     "every transaction is read-only for a while, as on a standby",
     invariant="loops back off after an error; nothing is lost",
-    expected="at most 1 error a second in each loop; all done afterwards",
+    expected="at most 1 error a second in each loop; all jobs end afterwards",
 )
 def read_only(run: Run) -> str:
     jobs = enqueue_load(run)
@@ -266,9 +269,13 @@ def read_only(run: Run) -> str:
 @fault(
     "F38",
     "the server has no free connection",
-    invariant="existing connections continue; lost ones are retried with a backoff; an attempt that cannot begin does"
-    " not count",
-    expected="at most 1 error a second in each loop; all done afterwards, jobs whose own queries failed after a retry",
+    invariant=(
+        "the worker keeps its existing connections, and reopens lost ones with a backoff; an attempt that cannot "
+        "begin does not count"
+    ),
+    expected=(
+        "at most 1 error a second in each loop; all jobs end afterwards, those whose own queries failed after a retry"
+    ),
     exclusive=True,
 )
 def no_connections(run: Run) -> str:

@@ -77,8 +77,8 @@ def deadly_alone(run: Run) -> str:
 @fault(
     "F65",
     "endless isolated jobs with a timeout of 1 s: a loop, one call in C, a sleep, C code that keeps the GIL",
-    invariant="killed at their timeout, with their stack recorded",
-    expected="failed within 1 s after their timeout",
+    invariant="the worker kills them at their timeout, and records their stack",
+    expected="the attempts fail within 1 s after their timeout",
     quick=True,
 )
 def endless_alone(run: Run) -> str:
@@ -102,7 +102,7 @@ def endless_alone(run: Run) -> str:
 @fault(
     "F65b",
     "endless jobs in threads with a timeout of 1 s: a loop, a sleep",
-    invariant="interruptible jobs are stopped; the executions of others are closed; slots work again",
+    invariant="jobs that can be interrupted are stopped; the executions of the others are closed; the slots work again",
     expected="the loop ends within 1 s of its timeout, the sleep 5 s after it",
 )
 def endless_in_threads(run: Run) -> str:
@@ -125,8 +125,10 @@ def endless_in_threads(run: Run) -> str:
 @fault(
     "F66",
     "C code in a thread keeps the GIL beyond the job's timeout of 1 s",
-    invariant="the lease is extended meanwhile; the supervisor ends the process; only that job is charged",
-    expected="crashed 10 s after its timeout; neighbours released without counting the attempt",
+    invariant="the supervisor extends the lease until it ends the process; only that job is charged",
+    expected=(
+        "the job counts as crashed 10 s after its timeout; its neighbours are released without counting the attempt"
+    ),
 )
 def deaf(run: Run) -> str:
     go = run.where / "go"
@@ -146,7 +148,7 @@ def deaf(run: Run) -> str:
 @fault(
     "F79",
     "jobs swallow every exception, in a thread and in an isolated process, while the worker is stopped",
-    invariant="both released without counting the attempt; no process remains",
+    invariant="both jobs are released without counting the attempt; no process remains",
     expected="exit within the grace of 2 s + 3 s",
 )
 def unmoved(run: Run) -> str:

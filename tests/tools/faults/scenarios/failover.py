@@ -41,7 +41,10 @@ def admit_losses(run: Run) -> int:
 @fault(
     "F24",
     "failover to an asynchronous standby that has fallen behind",
-    invariant="what the standby never received is lost, and counted; everything else continues by itself",
+    invariant=(
+        "enqueues that the standby never received are lost, and the suite counts them; everything else continues by "
+        "itself"
+    ),
     expected="4 of 18 acknowledged enqueues lost; running jobs are released and start again; 0 charged",
     exclusive=True,
 )
@@ -106,9 +109,9 @@ def synchronous(run: Run) -> str:
 
 @fault(
     "F25b",
-    "as F25, with unique jobs and a schedule that fires every second",
-    invariant="at most one live job for each key and one job for each second, across the failover",
-    expected="0 acknowledged enqueues lost; no second left out",
+    "failover to a synchronous standby, with unique jobs and a schedule that fires every second",
+    invariant="each key has at most one live job, and each second has one job, across the failover",
+    expected="0 acknowledged enqueues lost; no second without a job",
     exclusive=True,
 )
 def synchronous_with_keys(run: Run) -> str:
@@ -139,8 +142,10 @@ def synchronous_with_keys(run: Run) -> str:
 
 @fault(
     "F25c",
-    "as F25, behind PgBouncer, which is led to the standby after its promotion",
-    invariant="the session of a supervisor survives in the pooler; no process ends again for a promotion it has seen",
+    "failover to a synchronous standby behind PgBouncer, which is led to the standby after its promotion",
+    invariant=(
+        "the session of a supervisor survives in the pooler; no process ends again for a promotion that it has seen"
+    ),
     expected="0 lost, 0 charged; each process ends at most once; all jobs enqueued afterwards succeed",
     needs=("pgbouncer",),
     exclusive=True,
@@ -172,7 +177,7 @@ def behind_a_pooler(run: Run) -> str:
 @fault(
     "F27b",
     "a worker knows only a standby, before and after its promotion",
-    invariant="it waits without busy retries, and works once the standby accepts writes",
+    invariant="the worker waits without busy retries, and works once the standby accepts writes",
     expected="at most 1 error a second in each loop; work starts after the promotion",
     exclusive=True,
 )
@@ -182,9 +187,9 @@ def worker_on_a_standby(run: Run) -> str:
 
 @fault(
     "F27c",
-    "as F27b, with target_session_attrs=read-write",
-    invariant="as F27b",
-    expected="as F27b",
+    "a worker knows only a standby, before and after its promotion, with target_session_attrs=read-write",
+    invariant="the worker waits without busy retries, and works once the standby accepts writes",
+    expected="at most 1 error a second in each loop; work starts after the promotion",
     exclusive=True,
 )
 def worker_refused_by_a_standby(run: Run) -> str:
@@ -265,7 +270,10 @@ def _succeeded(session: EngineConnection, queue_name: str) -> int:
 
 @fault(
     "F24b",
-    "as F24, while jobs run whose claims the standby never received: it assigns the same ids again",
+    (
+        "failover to an asynchronous standby, while jobs run whose claims the standby never received: it assigns the "
+        "same ids again"
+    ),
     invariant="the completion of a lost execution does not count for another with the same id",
     expected="0 jobs succeed with the result of another",
     exclusive=True,

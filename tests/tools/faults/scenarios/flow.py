@@ -34,7 +34,10 @@ def calls_of(run: Run) -> list[list[int]]:
 
 @fault(
     "F127",
-    "the process of a chunk is killed (SIGKILL) in the middle of its call; the host of an atomic one, at its end",
+    (
+        "the process of a chunk is killed (SIGKILL) in the middle of its call; the host of an atomic chunk is lost at "
+        "the end of its call"
+    ),
     invariant="each job of a lost chunk is charged once and runs again, alone; an atomic chunk is all or nothing",
     expected=f"2 chunks of {CHUNK} lost: {2 * CHUNK} charged, 0 jobs lost; the others run in chunks",
     quick=True,

@@ -37,8 +37,8 @@ def bad_arguments(run: Run) -> str:
 @fault(
     "F72",
     "a job closes its connection, loses its session, or leaves a transaction open or aborted (also F73)",
-    invariant="its completion is written over another connection; the next job finds a clean one",
-    expected="all succeed; nothing is left behind",
+    invariant="the worker writes the job's completion over another connection; the next job finds a clean one",
+    expected="all jobs succeed; nothing is left behind",
     quick=True,
 )
 def spoiled_connections(run: Run) -> str:
@@ -75,7 +75,10 @@ def _spoil(run: Run, kinds: tuple[str, ...]) -> str:
 @fault(
     "F75",
     "jobs leak open files, threads and child processes; one closes stdout and stderr",
-    invariant="--max-jobs bounds leaks; replacing a process charges no job; without leaks nothing grows",
+    invariant=(
+        "`--max-jobs` limits leaks; replacing a process charges no job; without leaks the number of open files does "
+        "not grow"
+    ),
     expected="0 charged; no more open files after 900 jobs than after 600",
 )
 def leaked_resources(run: Run) -> str:
@@ -166,7 +169,7 @@ def multiplying(run: Run) -> str:
 @fault(
     "F82",
     "a row makes the claim itself fail",
-    invariant="only this row is set aside, with the reason; the queue continues",
+    invariant="the worker sets only this row aside, and records the reason; the queue continues",
     expected="199 of 199 others succeed; the bad job is dead",
     quick=True,
 )
@@ -209,9 +212,9 @@ NAMES = (
 
 @fault(
     "F82b",
-    "rows not written by the product: unreadable arguments, names that are not tasks",
+    "rows not written by the package: unreadable arguments, names that are not tasks",
     invariant="a row affects only itself; no module is imported because a row names it",
-    expected="all good jobs succeed; the bad ones wait, except those whose arguments can be read",
+    expected="all good jobs succeed; the bad jobs wait, except those whose arguments can be read",
     quick=True,
 )
 def hostile_rows(run: Run) -> str:

@@ -58,7 +58,7 @@ def two_hosts_cut_off_shortly(run: Run) -> str:
 @fault(
     "F133",
     "SIGKILL of the primary's processes, and promotion of the synchronous standby, while five hosts work",
-    invariant="no acknowledged enqueue is lost; nothing is charged; all hosts find the new primary by themselves",
+    invariant="no acknowledged enqueue is lost; no job is charged; all hosts find the new primary by themselves",
     expected="the first completion within 3 s of the promotion, one by each host within 10 s; 0 lost, 0 charged",
     needs=NEEDS,
     exclusive=True,
@@ -94,7 +94,7 @@ def _failed_over(run: Run, *, isolate: bool, first_seconds: float, last_seconds:
     "F134",
     "a rolling deploy: five hosts are stopped and started with new code, one after the other; after the second one,"
     " `migrate` adds two columns and an index",
-    invariant="nothing is lost or charged; new workers wait for the migration, and the old ones go on through it",
+    invariant="nothing is lost or charged; new workers wait for the migration, and the old ones continue through it",
     expected="0 charged; every stop with exit code 0; the jobs of the stopped hosts run on the others",
     needs=NEEDS,
     exclusive=True,
@@ -124,7 +124,7 @@ def next_release(run: Run) -> Path:
 @fault(
     "F135",
     "loss of one of five hosts: its network, then all its processes",
-    invariant="the others rescue its jobs; the sessions that it leaves behind on the server block nobody",
+    invariant="the others rescue its jobs; the sessions that it leaves behind on the server block no other worker",
     expected="4 of 4 held jobs run again within lease + rescue + 1 s = 7.3 s",
     needs=NEEDS,
     exclusive=True,

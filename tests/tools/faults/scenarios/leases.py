@@ -35,7 +35,7 @@ def late_answer_of_claim(run: Run) -> str:
     "F109",
     "SIGTERM while one job continues to run and the completion of another cannot be written",
     invariant="a running job is released only just before its process ends",
-    expected="released at most 1 s before the end of the process; exit within the grace + 12 s",
+    expected="the job is released at most 1 s before the end of the process; the process exits within the grace + 12 s",
 )
 def stop_with_a_stuck_completer(run: Run) -> str:
     go, stays = run.where / "go", run.where / "stays"

@@ -45,7 +45,7 @@ def inside(home: Path) -> list[str]:
 @fault(
     "F12",
     "the kernel kills a process that uses too much memory, again and again",
-    invariant="the crash budget ends that job; its neighbours succeed",
+    invariant="the crash budget ends that job; all other jobs succeed",
     expected="3 crashes, then dead; 60 of 60 others succeed",
     needs=("root", "memory cgroup"),
 )
@@ -65,7 +65,7 @@ def out_of_memory(run: Run) -> str:
 @fault(
     "F13",
     "MemoryError under a limit of the address space",
-    invariant="an ordinary failure; the process survives",
+    invariant="the job fails like any other; the process survives",
     expected="attempts + 1, 0 crashes",
 )
 def memory_error(run: Run) -> str:

@@ -35,8 +35,8 @@ def seconds_until_noticed(run: Run, worker: Worker, seen: int, who: str = "") ->
 @fault(
     "F28",
     "a black hole between the server and an idle worker",
-    invariant="its listener notices, reconnects, and receives notifications again",
-    expected="noticed within 12 s; with the system's defaults it takes two hours",
+    invariant="the worker's listener notices it, reconnects, and receives notifications again",
+    expected="the worker notices it within 12 s; with the system's defaults it takes two hours",
     needs=NEEDS,
 )
 def hole_while_idle(run: Run) -> str:
@@ -57,8 +57,8 @@ def hole_while_idle(run: Run) -> str:
 @fault(
     "F29",
     "a black hole while statements run",
-    invariant="it is noticed; nothing is lost; no job is charged while its worker's leases hold",
-    expected="noticed within 12 s",
+    invariant="the worker notices it; nothing is lost; no job is charged while its worker's leases hold",
+    expected="the worker notices it within 12 s",
     needs=NEEDS,
 )
 def hole_while_busy(run: Run) -> str:
@@ -83,8 +83,8 @@ def hole_while_busy(run: Run) -> str:
 @fault(
     "F30",
     "every connection is reset and new ones are refused, for 3 s",
-    invariant="nothing is lost or charged",
-    expected="noticed within 1 s; work continues within 2 s after that",
+    invariant="no job is lost or charged",
+    expected="the worker notices it within 1 s; work continues within 2 s after the end of the fault",
     needs=NEEDS,
 )
 def resets(run: Run) -> str:
@@ -109,8 +109,8 @@ def resets(run: Run) -> str:
 @fault(
     "F33",
     "30 % of the packets are lost, in both directions",
-    invariant="jobs run more slowly, and safely",
-    expected="0 violations; all done",
+    invariant="jobs run more slowly, and no invariant is violated",
+    expected="0 violations; all jobs end",
     needs=NEEDS,
 )
 def lossy(run: Run) -> str:
@@ -127,7 +127,7 @@ def lossy(run: Run) -> str:
 @fault(
     "F34",
     "a network with 64 kbit/s",
-    invariant="heartbeats have a connection of their own, so leases hold",
+    invariant="heartbeats have a separate connection, so no lease is lost",
     expected="0 leases lost with a lease of 6 s",
     needs=(*NEEDS, "tbf"),
 )
@@ -166,8 +166,8 @@ def _parted(run: Run, task: str) -> tuple[Net, Worker, float]:
 @fault(
     "F28b",
     "a partition for longer than the lease: the bodies end on the far side and run again on the near one",
-    invariant="late completions are refused",
-    expected="4 of 4 taken over within lease + rescue; 4 of 4 late completions refused",
+    invariant="the server refuses the late completions",
+    expected="another worker takes over 4 of 4 jobs within lease + rescue; 4 of 4 late completions are refused",
     needs=NEEDS,
 )
 def partition(run: Run) -> str:
@@ -181,9 +181,9 @@ def partition(run: Run) -> str:
 
 @fault(
     "F28c",
-    "as F28b, with atomic tasks whose completion hangs on the far side",
-    invariant="they are interrupted before the leases end, or the process exits; each effect exists once",
-    expected="4 of 4 taken over within lease + rescue; 4 effects",
+    "a partition for longer than the lease, with atomic tasks whose completion hangs on the far side",
+    invariant="the tasks are interrupted before the leases end, or the process exits; each effect exists once",
+    expected="another worker takes over 4 of 4 jobs within lease + rescue; 4 effects",
     needs=NEEDS,
 )
 def partition_of_atomic_tasks(run: Run) -> str:
@@ -227,9 +227,9 @@ def _one_way(run: Run, direction: str) -> str:
 
 @fault(
     "F29b",
-    "only the replies are lost: the server does what the worker requests, and the worker does not learn of it",
+    "only the replies are lost: the server does what the worker requests, and the worker does not receive the reply",
     invariant="each write counts once; claims whose reply was lost are released",
-    expected="noticed within 12 s; 0 charged",
+    expected="the worker notices it within 12 s; 0 charged",
     needs=NEEDS,
 )
 def replies_lost(run: Run) -> str:
@@ -239,8 +239,8 @@ def replies_lost(run: Run) -> str:
 @fault(
     "F29c",
     "only the requests are lost",
-    invariant="as F29",
-    expected="noticed within 12 s; 0 charged",
+    invariant="the worker notices it; nothing is lost; no job is charged while its worker's leases hold",
+    expected="the worker notices it within 12 s; 0 charged",
     needs=NEEDS,
 )
 def requests_lost(run: Run) -> str:
@@ -251,7 +251,7 @@ def requests_lost(run: Run) -> str:
     "F42b",
     "a host is lost between an atomic task's completion and its commit: the server keeps its session and its locks",
     invariant="the server does not wait for a lost host; the job runs again; its effect exists once",
-    expected="taken over within lease + rescue + the 10 s that the server waits for a commit",
+    expected="another worker takes the job over within lease + rescue + the 10 s that the server waits for a commit",
     needs=NEEDS,
 )
 def half_open(run: Run) -> str:
@@ -275,7 +275,7 @@ def half_open(run: Run) -> str:
     "F29d",
     "a black hole for a job's own connection, which waits for a long query; the worker's connections are spared",
     invariant="the job fails and is retried, although its lease is extended all the time",
-    expected="noticed within two leases of 6 s; with the system's defaults it takes two hours",
+    expected="the job's connection fails within two leases of 6 s; with the system's defaults it takes two hours",
     needs=NEEDS,
 )
 def hole_for_a_job(run: Run) -> str:

@@ -27,7 +27,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 @fault(
     "F94",
     "the log pipe is full and is never read",
-    invariant="jobs complete, and a stop reruns none of them",
+    invariant="jobs that log nothing complete, and a stop runs none of them again",
     expected="0 more executions than jobs; exit code 0 within the grace (2 s) + 6 s",
     quick=True,
 )
@@ -47,8 +47,8 @@ def full_pipe(run: Run) -> str:
 @fault(
     "F95",
     "the leases end while the worker process and the supervisor are stopped (SIGSTOP) and cannot act",
-    invariant="the process is killed when its leases end; its job is not charged",
-    expected="gone within lease (2 s) + 1 s",
+    invariant="the fork server kills the process when its leases end; its job is not charged",
+    expected="the process is gone within lease (2 s) + 1 s",
     quick=True,
 )
 def lease_ends_in_stopped_process(run: Run) -> str:

@@ -23,7 +23,7 @@ def assert_poison(run: Run, poison: int) -> None:
 @fault(
     "F62",
     "a job causes a segmentation fault, again and again, among 199 good jobs",
-    invariant="the crash budget ends that job; its neighbours succeed",
+    invariant="the crash budget ends that job; all other jobs succeed",
     expected="3 crashes, then dead; 199 of 199 others succeed",
     quick=True,
 )
@@ -41,7 +41,7 @@ def segfault(run: Run) -> str:
 @fault(
     "F63",
     "jobs call os._exit(0), os._exit(1) or os.abort(), send SIGKILL to their own process, or overflow the stack",
-    invariant="a process that exits without a clean shutdown has crashed, whatever its exit code",
+    invariant="a process that exits without a clean shutdown counts as crashed, with every exit code",
     expected="3 crashes each, then dead; all others succeed",
 )
 def other_deaths(run: Run) -> str:
@@ -64,8 +64,11 @@ def other_deaths(run: Run) -> str:
 
 @fault(
     "F64",
-    "a task raises SystemExit, KeyboardInterrupt, GeneratorExit or the like, in a thread or on the event loop",
-    invariant="a failure like any other; the process survives",
+    (
+        "a task raises SystemExit, KeyboardInterrupt, GeneratorExit or a similar exception, in a thread or on the "
+        "event loop"
+    ),
+    invariant="the job fails as with any other exception; the process survives",
     expected="attempts + 1 each, 0 crashes",
 )
 def exits(run: Run) -> str:
@@ -111,7 +114,7 @@ def odd_errors(run: Run) -> str:
 @fault(
     "F69",
     "results that cannot be stored",
-    invariant="work that has succeeded is not repeated; the job records the reason and does not stay running",
+    invariant="successful work is not repeated; the job records the reason and does not stay running",
     expected="each job is dead after one attempt",
 )
 def odd_results(run: Run) -> str:
@@ -129,7 +132,7 @@ def odd_results(run: Run) -> str:
     "F81",
     "attempt 999 of 1,000, and invalid backoffs",
     invariant="the next attempt is at most a day away, or there is no next attempt; no job stays running",
-    expected="at most 1 h + 30 % for the ordinary backoff; a rule handles each invalid one",
+    expected="at most 1 h + 30 % for the ordinary backoff; a defined rule handles each invalid backoff",
 )
 def odd_backoffs(run: Run) -> str:
     [often] = run.enqueue("poison.often", max_attempts=1000)

@@ -69,8 +69,10 @@ def most_connections(run: Run, pooler: Pooler) -> Counter[str]:
 @fault(
     "F50h",
     "PgBouncer in transaction mode, without `LISTEN_DATABASE` and with it: connections are counted",
-    invariant="a worker has as many connections to the pooler as it would have to the server, and with "
-    "`LISTEN_DATABASE` one more past it; an idle worker occupies no server connection",
+    invariant=(
+        "a worker has as many connections to the pooler as it would have to the server, and with `LISTEN_DATABASE` "
+        "one more that bypasses it; an idle worker occupies no server connection"
+    ),
     expected="2 connections of its own while it is idle, and 3 while it works",
     needs=NEEDS,
 )

@@ -33,7 +33,7 @@ def assert_unprepared(worker: Worker) -> None:
 @fault(
     "F50",
     "PgBouncer in transaction mode, 4 server connections for two workers and an application",
-    invariant="the self-test finds that notifications do not arrive; the worker logs it once and polls",
+    invariant="the self-test finds that notifications do not arrive; the worker logs this once, and polls",
     expected="all jobs succeed, 0 charged; 1 warning in each process",
     needs=NEEDS,
 )
@@ -82,7 +82,9 @@ def listening_past_it(run: Run) -> str:
 @fault(
     "F50c",
     "a single server connection for two workers and their jobs",
-    invariant="everything waits for its turn; nothing is lost; the self-test finds missing notifications here too",
+    invariant=(
+        "every statement waits for its turn; nothing is lost; the self-test finds that notifications do not arrive"
+    ),
     expected="all jobs succeed, 0 charged",
     needs=NEEDS,
 )
@@ -100,8 +102,8 @@ def pool_of_one(run: Run) -> str:
 
 @fault(
     "F50d",
-    "server connections live for 1 s",
-    invariant="no session state is relied upon",
+    "PgBouncer closes its server connections after 1 s",
+    invariant="the worker relies on no session state",
     expected="all jobs succeed, 0 charged; 0 errors about prepared statements",
     needs=NEEDS,
 )
@@ -154,7 +156,7 @@ def _disturbed(run: Run, pooler: Pooler, disturb: str, seconds: float = 0.0) -> 
 @fault(
     "F51",
     "PgBouncer is restarted under load",
-    invariant="as F19",
+    invariant="workers reconnect by themselves; nothing is lost or charged",
     expected="0 lost, 0 charged",
     needs=NEEDS,
 )
@@ -170,7 +172,7 @@ def _pause(run: Run, pooler: Pooler, seconds: float) -> str:
 @fault(
     "F51b",
     "PgBouncer is paused for 3 s, as for a switchover, with a lease of 8 s",
-    invariant="as F19",
+    invariant="workers continue by themselves; nothing is lost or charged",
     expected="0 lost, 0 charged",
     needs=NEEDS,
 )
@@ -181,7 +183,7 @@ def paused(run: Run) -> str:
 @fault(
     "F51c",
     "PgBouncer receives RECONNECT under load",
-    invariant="as F19",
+    invariant="workers continue by themselves; nothing is lost or charged",
     expected="0 lost, 0 charged",
     needs=NEEDS,
 )
@@ -192,8 +194,8 @@ def reconnected(run: Run) -> str:
 @fault(
     "F50f",
     "queries behind PgBouncer exceed the timeout of their tasks",
-    invariant="they are cancelled through PgBouncer, and their attempts fail",
-    expected="2 of 2 cancelled",
+    invariant="the worker cancels the queries through PgBouncer, and their attempts fail",
+    expected="2 of 2 queries are cancelled",
     needs=NEEDS,
 )
 def cancelled_through_it(run: Run) -> str:

@@ -115,7 +115,7 @@ def replies_lost(run: Run) -> str:
     "F02",
     "SIGKILL of one worker process while its supervisor lives",
     invariant="only jobs that had started in it are charged; the process is replaced",
-    expected="closed within 0.5 s, at the end of the process and not of the lease",
+    expected="the executions are closed within 0.5 s: at the end of the process, and not at the end of the lease",
     quick=True,
 )
 def child_killed(run: Run) -> str:
@@ -145,8 +145,11 @@ def child_killed(run: Run) -> str:
 @fault(
     "F02b",
     "SIGKILL of the supervisor alone",
-    invariant="its processes stop by themselves and release what they cannot complete; none continues unwatched",
-    expected="gone within the lease; nothing charged",
+    invariant=(
+        "the worker processes stop by themselves and release what they cannot complete; no process continues without "
+        "a supervisor"
+    ),
+    expected="all processes are gone within the lease; nothing charged",
     quick=True,
 )
 def supervisor_killed(run: Run) -> str:
@@ -191,7 +194,7 @@ def _lives(pid: int) -> bool:
     "F03",
     "SIGKILL of supervisor and processes together, as when the host is lost",
     invariant="another worker rescues the jobs",
-    expected="started again within lease + rescue + poll = 2.5 s",
+    expected="the jobs start again within lease + rescue + poll = 2.5 s",
 )
 def all_killed(run: Run) -> str:
     go = run.where / "go"
@@ -214,8 +217,8 @@ def all_killed(run: Run) -> str:
 @fault(
     "F09",
     "SIGSTOP for longer than the lease, then SIGCONT (a zombie worker)",
-    invariant="its late completion does not count; effects in the job's transaction exist once",
-    expected="rescued within lease + rescue = 4.3 s; 0 late completions accepted",
+    invariant="the worker's late completion does not count; effects in the job's transaction exist once",
+    expected="the job is rescued within lease + rescue = 4.3 s; 0 late completions accepted",
     quick=True,
 )
 def zombie(run: Run) -> str:
@@ -270,7 +273,7 @@ def _refused(run: Run) -> int:
 @fault(
     "F09b",
     "SIGSTOP of one process for longer than the lease while its supervisor lives",
-    invariant="its leases are extended because it may continue: nothing runs twice",
+    invariant="the supervisor extends the leases, because the process may continue; no job runs twice",
     expected="0 executions lost",
 )
 def child_stopped(run: Run) -> str:
@@ -292,7 +295,7 @@ def child_stopped(run: Run) -> str:
 @fault(
     "F10",
     "SIGSTOP for half a lease",
-    invariant="the stop has no effect on jobs",
+    invariant="no job loses its lease, and no attempt is counted",
     expected="0 more executions than jobs",
     quick=True,
 )

@@ -21,7 +21,7 @@ from .database import assert_only_counted, end_sessions, enqueue_load, wait_unti
 @fault(
     "F35",
     "each commit takes 100 ms",
-    invariant="leases hold",
+    invariant="no lease is lost",
     expected="0 executions lost with a lease of 2 s",
     exclusive=True,
 )
@@ -39,8 +39,8 @@ def slow_commits(run: Run) -> str:
 @fault(
     "F39",
     "statement_timeout and lock_timeout of 1 ms set on the database",
-    invariant="no harm: interrupted statements are retried",
-    expected="errors are logged and nothing is lost; all done after the settings are removed",
+    invariant="the worker retries interrupted statements; nothing is lost",
+    expected="the worker logs errors and loses nothing; all jobs end after the settings are removed",
 )
 def tiny_timeouts(run: Run) -> str:
     jobs = enqueue_load(run)
@@ -86,8 +86,10 @@ def table_locked(run: Run) -> str:
 @fault(
     "F42",
     "a forgotten session locks the rows of running and waiting jobs",
-    invariant="no transition waits for a lock: other jobs continue, and locked ones follow when the lock is released",
-    expected="all others end while the lock is held",
+    invariant=(
+        "no transition waits for a lock: other jobs continue, and the locked jobs continue when the lock is released"
+    ),
+    expected="all other jobs end while the lock is held",
 )
 def rows_locked(run: Run) -> str:
     go = run.where / "go"
@@ -197,7 +199,7 @@ UNFINISHED = "SELECT count(*) FROM pgqueue_job WHERE queue_name = %s AND task_na
 @fault(
     "F47",
     "a flood: 200,000 jobs in a queue without workers, and 200,000 that are due tomorrow",
-    invariant="other jobs are not delayed",
+    invariant="the flood delays no other job",
     expected="99 of 100 single jobs are claimed within the poll interval (0.2 s)",
     exclusive=True,
 )
@@ -228,7 +230,7 @@ def flood(run: Run) -> str:
 @fault(
     "F49",
     "VACUUM FULL, REINDEX and ANALYZE under load, autovacuum off",
-    invariant="only safety is required, not speed",
+    invariant="nothing is lost or charged; the speed does not matter",
     expected="0 lost, 0 charged",
 )
 def upkeep(run: Run) -> str:
@@ -273,7 +275,7 @@ def notifying(run: Run, pause: float = 0.0) -> Iterator[list[int]]:
 
 @fault(
     "F52",
-    "a storm of notifications on the product's channel",
+    "a storm of notifications on the package's channel",
     invariant="the worker reads what it can, and stops listening for 10 s at a time, so the server's notification "
     "queue stays empty",
     expected="usage below 1 %; jobs run",
@@ -297,7 +299,7 @@ def notify_storm(run: Run) -> str:
     "F53",
     "notifications are lost: the listener's session is ended before an enqueue, or nothing is sent at all",
     invariant="polling finds the job",
-    expected="claimed within the poll interval of 1 s, or little later",
+    expected="the job is claimed within the poll interval of 1 s, or little later",
 )
 def notify_lost(run: Run) -> str:
     run.worker(POLL_INTERVAL=1.0)

@@ -27,7 +27,7 @@ QUICK: dict[str, Any] = {"SCHEDULE_INTERVAL": 0.5}
 @fault(
     "F59",
     "a schedule that fires every second, and three workers, one of which is killed and replaced every few seconds",
-    invariant="each tick is fired once, and none is left out",
+    invariant="each tick is fired once, and no tick is left out",
     expected="one job for each second",
 )
 def one_killed_after_the_other(run: Run) -> str:
@@ -203,9 +203,11 @@ def _change_zone(run: Run, night: int) -> None:
 @fault(
     "F61",
     "the only worker is lost, and three hours later two workers start at the same time",
-    invariant="missed ticks are made up for as the schedule requires, by one of the two",
-    expected="latest: 1 of 17; all: 17 of 17, and the last 100 of a schedule that fires every minute; skip: 0, except a"
-    " tick that is seconds late",
+    invariant="one of the two workers fires the missed ticks that the schedule requires",
+    expected=(
+        '`missed="latest"`: 1 of 17 ticks. `missed="all"`: 17 of 17, and the last 100 ticks of a schedule that fires '
+        'every minute. `missed="skip"`: 0, except a tick that is only seconds late'
+    ),
     needs=("faketime",),
     exclusive=True,
 )

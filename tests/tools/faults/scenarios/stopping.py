@@ -12,7 +12,7 @@ from tests.tools.faults.run import Run
 from . import counted
 
 
-@fault("F04", "SIGTERM while idle", invariant="exit code 0", expected="gone within 1 s")
+@fault("F04", "SIGTERM while idle", invariant="the worker exits with code 0", expected="the worker is gone within 1 s")
 def idle(run: Run) -> str:
     worker = run.worker()
     began = time.monotonic()
@@ -23,7 +23,7 @@ def idle(run: Run) -> str:
 @fault(
     "F05",
     "SIGTERM while jobs run that end within the grace period",
-    invariant="the jobs end and are counted once",
+    invariant="the jobs end, and each counts once",
     expected="0 more executions than jobs; exit code 0",
 )
 def within_grace(run: Run) -> str:
@@ -40,8 +40,8 @@ def within_grace(run: Run) -> str:
 @fault(
     "F06",
     "SIGTERM while jobs run that take longer than the grace period",
-    invariant="they are released before the exit, without counting the attempt; no job stays running",
-    expected="exit within grace (2 s) + 1 s; started again within 0.5 s of the exit",
+    invariant="the worker releases them before its exit, without counting the attempt; no job stays running",
+    expected="the worker exits within grace (2 s) + 1 s; the jobs start again within 0.5 s of the exit",
     quick=True,
 )
 def beyond_grace(run: Run) -> str:
@@ -67,7 +67,7 @@ def beyond_grace(run: Run) -> str:
     "F07",
     "SIGINT, then SIGTERM",
     invariant="the second signal releases the jobs at once",
-    expected="exit within 0.5 s of the second signal, with code 0",
+    expected="the worker exits within 0.5 s of the second signal, with code 0",
 )
 def second_signal(run: Run) -> str:
     run.enqueue("plain", 4, until=str(run.where / "go"))
@@ -111,7 +111,7 @@ def third_signal(run: Run) -> str:
 @fault(
     "F07c",
     "SIGQUIT and SIGHUP, which the supervisor does not handle",
-    invariant="its processes stop by themselves; nothing is lost",
+    invariant="the worker processes stop by themselves; nothing is lost",
     expected="nothing is charged",
 )
 def unhandled_signals(run: Run) -> str:
@@ -134,7 +134,7 @@ def unhandled_signals(run: Run) -> str:
 @fault(
     "F08",
     "SIGTERM just after a claim has committed",
-    invariant="claimed jobs run within the grace, or are released without counting the attempt; none stays running",
+    invariant="claimed jobs run within the grace, or are released without counting the attempt; no job stays running",
     expected="0 jobs running after the exit",
     quick=True,
 )

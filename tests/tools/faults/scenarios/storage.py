@@ -63,7 +63,7 @@ def as_owner(path: Path) -> None:
     "the disk of the tables is full",
     invariant="an enqueue fails as a whole, with an error in its caller's transaction; workers back off, and continue"
     " when there is space",
-    expected="0 partial enqueues; all done afterwards",
+    expected="0 partial enqueues; all jobs end afterwards",
     needs=("tmpfs",),
     exclusive=True,
 )
@@ -98,7 +98,7 @@ def disk_full(run: Run) -> str:
 @fault(
     "F37",
     "the disk of the write-ahead log is full: the server panics",
-    invariant="as F20",
+    invariant="jobs are interrupted in time and released; there is no mass rescue when the server is back",
     expected="0 charged; all done once there is space and the server is started",
     needs=("tmpfs",),
     exclusive=True,
@@ -140,8 +140,8 @@ def _move_log(server: Server, disk: Path) -> None:
 @fault(
     "F45",
     "the clock of the database jumps an hour ahead: every lease ends at once",
-    invariant="safety: a wrongly rescued job runs again, and its earlier completion does not count",
-    expected="0 wrong effects; no job lost; wrong charges are counted",
+    invariant="a wrongly rescued job runs again, and its earlier completion does not count",
+    expected="0 wrong effects; no job is lost; the suite counts wrong charges",
     needs=("faketime",),
     exclusive=True,
 )
