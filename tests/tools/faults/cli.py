@@ -10,10 +10,11 @@ import time
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.tools.faults import needs, report
+from tests.tools.faults import needs, report, results_page
 from tests.tools.faults.catalogue import Fault, load
 from tests.tools.faults.report import Row
 from tests.tools.faults.run import Run, Skip
@@ -31,6 +32,8 @@ from tests.tools.faults.suite import Suite, suite
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; return 1 if anything failed."""
     options = _parser().parse_args(arguments)
+    if options.markdown and results_page.is_page(options.markdown) and not _is_whole(options):
+        raise SystemExit(f"--markdown {options.markdown}: only a run of all faults replaces the tables of this page")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that `timeout` leaves nothing behind, like Ctrl-C
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell's background job inherits it ignored, and so would workers
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` starts the suite with it ignored
@@ -41,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     say(f"seed {seed}")
+    began = datetime.now(UTC)
     with suite(seed, options.keep, fresh_start=not options.quick) as shared:
         rows, figures, lines = _run(shared, faults, options)
         with shared.server.connect() as session:
@@ -49,11 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(line)
     say(report.summary(rows, seed))
     if options.markdown:
-        options.markdown.write_text(report.markdown(rows))
+        about = {"date": f"{began:%Y-%m-%d}", "seed": seed, "jobs": options.jobs, "versions": report.versions(server)}
+        seconds = (datetime.now(UTC) - began).total_seconds()
+        results_page.write(options.markdown, results_page.part(rows, seconds=seconds, **about))
     if options.json:
         report.write(options.json, rows, seed=seed, server=server, soak=figures)
     failed = any(row.status == "FAILED" for row in rows) or (figures and (figures["violations"] or figures["stuck"]))
     return 1 if failed else 0
+
+
+def _is_whole(options: argparse.Namespace) -> bool:
+    """Return whether every fault of the catalogue is to be run."""
+    return not (options.only or options.quick or options.soak or options.soak_hosts or options.storm)
 
 
 def _run(
@@ -81,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="run the choice that CI runs")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="scenarios at a time, where they may")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the results there as a table")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the results there as tables")
     parser.add_argument("--seed", type=int, help="repeat what was random")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="instead: random faults under load, for so long")
     parser.add_argument(

@@ -13,7 +13,7 @@ import django
 import psycopg
 
 import django_pgqueue
-from tests.tools.faults.catalogue import Fault, number
+from tests.tools.faults.catalogue import Fault
 
 
 class Row(NamedTuple):
@@ -60,17 +60,6 @@ def summary(rows: list[Row], seed: int) -> str:
     told = [f"{row.status}: {row.fault.id}: {row.detail or row.measured}" for row in rows if row.status != "ok"]
     tally = ", ".join(f"{number} {status}" for status, number in counts(rows).items())
     return "\n".join([*told, f"{len(rows)} faults: {tally}; seed {seed}"])
-
-
-def markdown(rows: list[Row]) -> str:
-    """The rows as a table of a page."""
-    told = [
-        f"| {row.fault.id} | {row.fault.title} | {row.fault.invariant} | {row.fault.expected} | "
-        f"{row.measured if row.status == 'ok' else f'**{row.status}**: {row.measured}'} |"
-        for row in sorted(rows, key=lambda row: number(row.fault.id))
-    ]
-    head = ["| | fault | what must hold | expected | measured |", "|---|---|---|---|---|"]
-    return "\n".join(head + told) + "\n"
 
 
 def versions(server: str) -> dict[str, str]:

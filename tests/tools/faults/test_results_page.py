@@ -1,0 +1,83 @@
+"""The page of fault results has a row for each fault, and a run of all faults can replace its tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tools.faults import cli, results_page
+from tests.tools.faults.catalogue import Fault, load
+from tests.tools.faults.report import Row
+from tests.tools.faults.results_page import BEGIN, END, PAGE
+
+PAGE_TEXT = f"# Results\n\nBefore.\n\n{BEGIN}\nEarlier tables.\n\n{END}\nAfter.\n"
+RUN = {"date": "2026-01-02", "seed": 7, "jobs": 2, "seconds": 600}
+VERSIONS = {"system": "Linux 6", "postgresql": "18", "python": "3.11", "django": "5.2", "psycopg": "3.3"}
+
+
+def fault(name: str) -> Fault:
+    return next(each for each in load() if each.id == name)
+
+
+def part(*rows: Row) -> str:
+    return results_page.part(rows, **RUN, versions=VERSIONS)
+
+
+def test_groups_have_each_fault_once():
+    grouped = [each for ids in results_page.GROUPS.values() for each in ids.split()]
+    assert sorted(grouped) == sorted(each.id for each in load())
+
+
+def test_page_has_a_row_for_each_fault():
+    rows = list(results_page.cells(PAGE.read_text()))
+    assert sorted(row[0] for row in rows) == sorted(each.id for each in load())
+    assert [row[0] for row in rows if not row[-1]] == [], "run this fault, and write down what was measured"
+
+
+def test_page_has_the_texts_of_the_catalogue():
+    assert results_page.main([]) == 0
+
+
+def test_part_has_a_table_for_each_group_of_the_run():
+    text = part(Row(fault("F04"), "ok", "exit code 0", 1.0), Row(fault("F02"), "ok", "closed", 1.0))
+    assert "2 faults in 10 minutes. 2 faults passed, 0 failed and 0 were skipped." in " ".join(text.split())
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    assert headings == ["## Lost and frozen hosts and processes", "## Stops and signals"]
+    assert text.count(results_page.HEAD) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "measured", "detail", "cell"),
+    [
+        ("ok", "a | b", "", r"a \| b"),
+        ("skipped", "no nft", "", "**skipped**: no nft"),
+        ("FAILED", "see below", "Traceback\nAssertionError: 3 jobs\n", "**FAILED**: AssertionError: 3 jobs"),
+    ],
+)
+def test_row_of_each_status_has_its_result(status, measured, detail, cell):
+    text = part(Row(fault("F04"), status, measured, 1.0, detail))
+    assert text.endswith(f" | {cell} |\n")
+
+
+def test_write_replaces_only_the_part_between_the_comments(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE_TEXT)
+    results_page.write(page, part(Row(fault("F04"), "ok", "exit code 0", 1.0)))
+    text = page.read_text()
+    assert text.startswith(PAGE_TEXT.partition(BEGIN)[0] + BEGIN)
+    assert text.endswith(f"\n{END}\nAfter.\n")
+    assert "Earlier tables" not in text
+    assert [row[0] for row in results_page.cells(text)] == ["F04"]
+
+
+def test_write_into_another_file_writes_the_part_alone(tmp_path):
+    results_page.write(tmp_path / "rows.md", "the part\n")
+    assert (tmp_path / "rows.md").read_text() == "the part\n"
+
+
+@pytest.mark.parametrize("option", [["--only", "F04"], ["--quick"], ["--soak", "1"]])
+def test_run_of_some_faults_is_refused_for_the_page(tmp_path, option):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE_TEXT)
+    with pytest.raises(SystemExit, match="only a run of all faults"):
+        cli.main([*option, "--markdown", str(page)])
+    assert page.read_text() == PAGE_TEXT
