@@ -132,6 +132,7 @@ def test_execute_on_engine_makes_no_objects_of_columns(engine, monkeypatch, stat
     assert statements.execute(engine, statement, {}) == rows
 
 
+@pytest.mark.promise("defect-engine-reads-settings")
 @pytest.mark.django_db(transaction=True)
 def test_engine_connection_reads_no_settings(monkeypatch):
     """The fault suite and other tools use engine connections in processes without Django's settings."""
@@ -228,6 +229,7 @@ def short_timeouts(committing):
         cursor.execute(f"ALTER DATABASE {name} RESET ALL")
 
 
+@pytest.mark.promise("defect-abandoned-statement-waits")
 @pytest.mark.django_db
 def test_engine_connection_overrides_database_timeouts(short_timeouts):
     with closing(engine_connection.connect("default", "test")) as engine:

@@ -186,6 +186,7 @@ def test_divided_lost_connection_is_raised(engine, second):
         )
 
 
+@pytest.mark.promise("defect-read-only-counts-as-bad-row")
 @pytest.mark.parametrize("sqlstate", ["57014", "53100", "40001", "25006", "08006", "58030"])
 def test_divided_error_of_all_rows_is_raised_at_once(engine, sqlstate):
     seen = []

@@ -143,6 +143,7 @@ def places() -> set[str]:
     return {column for column, text in rows().items() if found_in(text)}
 
 
+@pytest.mark.promise("defect-arguments-in-log")
 def test_log_lines_contain_no_argument(lines: Callable[[], str]) -> None:
     run_everything()
     act_on_keys()

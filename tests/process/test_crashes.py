@@ -282,6 +282,7 @@ def test_worker_with_closed_output_pipe_stops_cleanly(committing):
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.promise("defect-task-closes-output")
 def test_task_that_closes_output_keeps_process_and_log(start):
     tasks.close_output.enqueue()
     worker = start("--concurrency", "2")

@@ -240,6 +240,7 @@ print(os.getpgid(process.pid) == process.pid)
 """
 
 
+@pytest.mark.promise("defect-fork-on-python-3-12")
 @pytest.mark.django_db
 def test_fork_server_fork_may_reset_wakeup_descriptor():
     """From Python 3.12 on, asyncio makes each forked process do this."""

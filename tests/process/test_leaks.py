@@ -34,6 +34,7 @@ def _found_by_workers(settings):
     settings.PGQUEUE = {"TASK_MODULES": MODULES}
 
 
+@pytest.mark.promise("defect-coroutine-leaks-locale", "defect-setting-after-comment")
 def test_leak_of_one_job_is_invisible_to_the_next_job(start):
     """Each kind of leak runs before each kind of task. One kind must not make the worker close the connection."""
     leaving = [

@@ -54,6 +54,7 @@ def test_setting_timeout_limits_tasks_without_their_own(start, tmp_path):
     assert isinstance(framework.errors[0].exception_class(), TimeoutError)
 
 
+@pytest.mark.promise("defect-exception-in-log-lock")
 def test_timeout_while_logging_leaves_log_handler_unlocked(start):
     """A timeout throws an exception into a job that logs.
 

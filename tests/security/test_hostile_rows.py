@@ -203,6 +203,7 @@ def test_runworker_invalid_queue_name_is_refused(committing):
         django("runworker", "--until-empty", "--queues", DROP)
 
 
+@pytest.mark.promise("defect-far-year-in-list")
 @pytest.mark.django_db
 def test_admin_hostile_rows_every_page_opens():
     with connection.cursor() as cursor:
@@ -233,6 +234,7 @@ def test_rescue_of_hostile_rows_ends_infinite_lease(engine, hostile):
     assert float("-inf") not in rescues.ending_leases(engine, 1.0).values()
 
 
+@pytest.mark.promise("defect-forged-log-lines")
 @pytest.mark.process
 def test_worker_hostile_rows_other_jobs_run(engine, hostile, start):
     """Jobs behind the hostile rows must run, also some time later. Old rows are pruned, and no module is imported."""

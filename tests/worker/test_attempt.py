@@ -302,6 +302,7 @@ def test_enqueue_arguments_are_stored_as_plain_json():
         assert json.loads(cursor.fetchone()[0]) == {"args": [[1, 2]], "kwargs": {"when": {"a": "é"}}}
 
 
+@pytest.mark.promise("defect-signal-sender-identity")
 def test_signal_receiver_for_task_name_gets_only_that_task():
     received = []
 

@@ -492,6 +492,7 @@ def test_claim_sequence_behind_its_table_sets_no_job_aside(engine, make_fetcher)
     assert [row["state"] for row in helpers.rows_of(engine, "pgqueue_job").values()].count("dead") == 0
 
 
+@pytest.mark.promise("defect-slow-scan-after-lock")
 def test_fetcher_scan_delayed_once_by_lock_is_repeated_soon(engine, second, watcher, make_fetcher, monkeypatch):
     clock = helpers.Clock(monkeypatch, module, lanes_module)
     fetcher = make_fetcher()

@@ -27,6 +27,7 @@ def test_catalogue_each_fault_has_invariant_and_expected():
     assert [fault.id for fault in faults if fault.quick]
 
 
+@pytest.mark.promise("defect-mutants-without-code")
 def test_mutants_fit_the_code_and_name_known_faults():
     known = {fault.id for fault in load()}
     for broken in MUTANTS:
