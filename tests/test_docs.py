@@ -309,7 +309,7 @@ def test_page_named_options_exist(page):
         "docs/production/runbooks.md": {"--check", "--pid"},  # of migrate and of py-spy
         "docs/production/remote_workers.md": {"--skip-checks"},  # of Django
         "docs/production/systemd.md": {"--now", "--unit", "--follow", "--quiet"},
-        "docs/internals/how_to_add_a_fault.md": OF_THE_SUITES,
+        "docs/internals/how_to_add_a_fault.md": OF_THE_SUITES | {"--write"},
         "docs/internals/how_to_add_a_statement.md": {"--write"},
         "docs/internals/statements.md": {"--write"},
         "docs/internals/counts.md": long_options(counting.make_parser()) | {"--counts", "--environment"},
@@ -322,6 +322,9 @@ def test_page_named_options_exist(page):
         "docs/guides/testing.md": {"--no-migrations"},  # of pytest-django
         TUTORIAL: {"--rm", "--detach", "--publish", "--env", "--createdb"},  # options of Docker and createuser
         "docs/internals/reliability.md": OF_THE_SUITES,
+        "docs/internals/fault_results.md": {"--jobs", "--markdown"},
+        "docs/internals/bugs_missed_by_tests.md": {"--write"},
+        "docs/internals/earlier_measurements.md": OF_THE_SUITES,
         "docs/internals/scale.md": OF_THE_SUITES | {"--measure", "--soak-seconds", "--soak-every"},  # of long_history
         "docs/internals/performance.md": long_options(cli.make_parser()),
         "docs/project/choosing.md": long_options(cli.make_parser()),
