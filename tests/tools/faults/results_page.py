@@ -55,10 +55,11 @@ GROUPS: Final = {
 def part(rows: Sequence[Row], *, date: str, seed: int, jobs: int, seconds: float, versions: Mapping[str, str]) -> str:
     """Return the generated part of the page: when and where the run took place, and a table for each group."""
     tally = counts(list(rows))
+    system = ".".join(versions["system"].split(".")[:2])
     about = (
         f"On {date}, `bin/faults --jobs {jobs}` with seed {seed} injected {len(rows)} faults in {seconds / 60:.0f} "
         f"minutes. {tally['ok']} faults passed, {tally['FAILED']} failed and {tally['skipped']} were skipped. The "
-        f"versions were {versions['system']}, PostgreSQL {versions['postgresql']}, Python {versions['python']}, Django "
+        f"versions were {system}, PostgreSQL {versions['postgresql']}, Python {versions['python']}, Django "
         f"{versions['django']} and psycopg {versions['psycopg']}."
     )
     wrapped = textwrap.fill(about, 118, break_long_words=False, break_on_hyphens=False)
@@ -115,7 +116,7 @@ def cells(text: str) -> Iterator[tuple[str, ...]]:
     """Yield the cells of each row in the generated part of a page."""
     for each in text.partition(BEGIN)[2].partition(END)[0].splitlines():
         if re.match(r"\| F\d", each):
-            yield tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", each)[1:-1])
+            yield tuple(cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", each)[1:-1])
 
 
 def refreshed(text: str) -> str:

@@ -10,8 +10,7 @@ from tests.tools.faults.report import Row
 from tests.tools.faults.results_page import BEGIN, END, PAGE
 
 PAGE_TEXT = f"# Results\n\nBefore.\n\n{BEGIN}\nEarlier tables.\n\n{END}\nAfter.\n"
-RUN = {"date": "2026-01-02", "seed": 7, "jobs": 2, "seconds": 600}
-VERSIONS = {"system": "Linux 6", "postgresql": "18", "python": "3.11", "django": "5.2", "psycopg": "3.3"}
+VERSIONS = {"system": "Linux 6.1.2", "postgresql": "18", "python": "3.11", "django": "5.2", "psycopg": "3.3"}
 
 
 def fault(name: str) -> Fault:
@@ -19,7 +18,7 @@ def fault(name: str) -> Fault:
 
 
 def part(*rows: Row) -> str:
-    return results_page.part(rows, **RUN, versions=VERSIONS)
+    return results_page.part(rows, date="2026-01-02", seed=7, jobs=2, seconds=600, versions=VERSIONS)
 
 
 def test_groups_have_each_fault_once():
@@ -81,3 +80,10 @@ def test_run_of_some_faults_is_refused_for_the_page(tmp_path, option):
     with pytest.raises(SystemExit, match="only a run of all faults"):
         cli.main([*option, "--markdown", str(page)])
     assert page.read_text() == PAGE_TEXT
+
+
+def test_page_of_a_new_run_stays_when_it_is_refreshed():
+    new = part(*(Row(each, "ok", "a | b", 1.0) for each in load()))
+    page = results_page.written(PAGE.read_text(), new)
+    assert page != PAGE.read_text()
+    assert results_page.refreshed(page) == page
