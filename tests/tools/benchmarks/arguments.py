@@ -1,7 +1,7 @@
 """What typed arguments cost a call, in µs: `python -m tests.tools.benchmarks.arguments`. Not run in CI.
 
 Medians of 25 rounds, in CPU time of this process, so that other work on the machine disturbs them little. The time of
-PostgreSQL is not in them. The table in docs/internals/performance.md is from here.
+PostgreSQL is not in them. The table in docs/internals/arguments.md is from here.
 """
 
 from __future__ import annotations
