@@ -82,20 +82,31 @@ CLAIMED_JOBS: Final = RUN + """
     job.batch_id, job.in_graph
 """  # fmt: skip
 
-# When jobs are enqueued, become due and expire, with their headers between.
-TIMES: Final = """    statement_timestamp() + %(time_shift)s::interval,
-    coalesce(
+# The columns of a new job that each INSERT writes. Those from `enqueued_at` on have the order of TIMES.
+JOB_COLUMNS: Final = """task_name, queue_name, priority, arguments, max_attempts,
+     enqueued_at, run_after, headers, expires_at"""
+
+# When a new or replaced job is due: at a time, or after a delay.
+DUE_AT: Final = """coalesce(
         %(run_after)s::timestamptz,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
-    ),
-    %(headers)s::json,
-    coalesce(
+    )"""
+
+# When a new or replaced job expires: at a time, after a while, or never.
+EXPIRES_AT: Final = """coalesce(
         %(expires_at)s::timestamptz,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-    ),"""
+    )"""
 
-# The same for jobs with options of their own.
-TIMES_OF_EACH: Final = """    statement_timestamp() + %(time_shift)s::interval,
+# When jobs are enqueued, become due and expire, with their headers between.
+TIMES: Final = """    statement_timestamp() + %(time_shift)s::interval,
+    """ + DUE_AT + """,
+    %(headers)s::json,
+    """ + EXPIRES_AT + ","  # fmt: skip
+
+# The values of JOB_COLUMNS for jobs with options of their own.
+VALUES_OF_EACH: Final = """chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
+    statement_timestamp() + %(time_shift)s::interval,
     coalesce(
         chosen.run_after,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.delay_seconds)
@@ -106,13 +117,16 @@ TIMES_OF_EACH: Final = """    statement_timestamp() + %(time_shift)s::interval,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
     ),"""
 
-# The options of jobs that have their own, and the order of the calls.
-OPTIONS_OF_EACH: Final = """JOIN json_to_recordset(%(options)s::json) AS chosen (
+# The options of jobs that have their own. Those of a unique key and the batch follow.
+OPTIONS: Final = """JOIN json_to_recordset(%(options)s::json) AS chosen (
     number integer, task_name varchar, queue_name varchar, priority smallint, max_attempts smallint,
-    run_after timestamptz, delay_seconds float8, headers text, expires_at timestamptz, expires_seconds float8,
+    run_after timestamptz, delay_seconds float8, headers text, expires_at timestamptz, expires_seconds float8,"""
+
+# The same for jobs without a unique key, and the order of the calls.
+OPTIONS_OF_EACH: Final = OPTIONS + """
     batch_id bigint
 ) ON chosen.number = given.number
-ORDER BY given.place"""
+ORDER BY given.place"""  # fmt: skip
 
 # True if a job of the workflow needs this one, otherwise no row.
 NEEDED: Final = """              SELECT true
