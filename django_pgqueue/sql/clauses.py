@@ -43,12 +43,23 @@ OPENED: Final = """opened AS (
     SELECT execution_id, id, attempt + 1, %(worker_id)s,
            statement_timestamp() + %(time_shift)s::interval,"""
 
-# Make the due jobs run.
-RUN: Final = """UPDATE pgqueue_job AS job
-SET state = 'running', attempt = due.attempt + 1, worker_id = %(worker_id)s, execution_id = due.execution_id
-FROM due
-WHERE job.id = due.id
-RETURNING """
+# The same, and start all of them at once, to the end of the CTE.
+STARTED: Final = OPENED + """
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8)
+    FROM due
+)"""  # fmt: skip
+
+# Leave out the jobs that lifecycle.claims.exclusions() names: those whose rows make claims fail, and those of paused
+# tasks.
+NOT_EXCLUDED: Final = """          AND id <> ALL (%(skipped_ids)s::bigint[])
+          AND task_name <> ALL (%(paused_task_names)s::varchar[])"""
+
+# The ready jobs with a limit key in one lane.
+LIMITED_IN_LANE: Final = """        WHERE state = 'ready'
+          AND limit_key IS NOT NULL
+          AND queue_name = %(queue_name)s
+          AND priority = %(priority)s"""
 
 # The arguments of a job. They are '' if a worker must not read them, because a program has added more by SQL than
 # `enqueue()` would. So a claim returns as many bytes as the slots can take, whatever the rows have.
@@ -68,11 +79,18 @@ HEADERS: Final = """CASE WHEN pg_column_size(job.headers) > 16384 OR octet_lengt
 SIZE: Final = """CASE WHEN pg_column_size(arguments) > %(most_bytes)s THEN 0
                   ELSE octet_length(arguments::text) END AS size"""
 
-# The same, and return them.
-CLAIMED_JOBS: Final = RUN + """
+# Make the due jobs run, and return the first columns of each.
+RUN: Final = """UPDATE pgqueue_job AS job
+SET state = 'running', attempt = due.attempt + 1, worker_id = %(worker_id)s, execution_id = due.execution_id
+FROM due
+WHERE job.id = due.id
+RETURNING
     job.id, job.execution_id, job.task_name, job.queue_name, job.priority, job.run_after,
     """ + ARGUMENTS + """,
-    job.attempt, job.max_attempts, job.crashes, job.isolated,
+    job.attempt, job.max_attempts, job.crashes, job.isolated,"""  # fmt: skip
+
+# The same with all columns of a claimed job. The times are those of the statement.
+CLAIMED_JOBS: Final = RUN + """
     CASE WHEN isfinite(job.unknown_since)
          THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - job.unknown_since) END,
     (SELECT floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::bigint),
