@@ -2,19 +2,27 @@
 
 from typing import Final
 
-# The fence of a worker's transitions: an open execution of this claim, with the job that runs in it.
-FENCED: Final = """        FROM pgqueue_execution AS execution
-        JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id
-          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
-          AND execution.outcome IS NULL
-          AND job.execution_id = execution.id"""
+# The execution of this claim, open or not. Its id alone does not identify it.
+OF_CLAIM: Final = """        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms"""
 
-# The same, with the row locks, to the end of the CTE.
-LOCKED: Final = FENCED + """
-        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+# The same, with its job.
+JOB_OF_CLAIM: Final = """        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+""" + OF_CLAIM  # fmt: skip
+
+# The fence of a worker's transitions: an open execution of this claim, with the job that runs in it.
+FENCED: Final = JOB_OF_CLAIM + """
+          AND execution.outcome IS NULL
+          AND job.execution_id = execution.id"""  # fmt: skip
+
+# The row locks of a worker's transitions, to the end of the CTE.
+LOCK_BOTH: Final = """        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
     ) AS locked
-),"""  # fmt: skip
+),"""
+
+# The fence with the row locks, to the end of the CTE.
+LOCKED: Final = FENCED + "\n" + LOCK_BOTH
 
 # The end of an execution some seconds ago, to the end of the CTE.
 CLOSED: Final = """        finished_at = statement_timestamp() + %(time_shift)s::interval
@@ -22,6 +30,13 @@ CLOSED: Final = """        finished_at = statement_timestamp() + %(time_shift)s:
     FROM mine
     WHERE execution.id = mine.id
 ),"""
+
+# Make jobs ready again without counting the attempt, or cancel them. They give up a key that ends with the first claim.
+RELEASED: Final = """moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = CASE WHEN mine.cancelled THEN 'cancelled' ELSE 'ready' END,
+        attempt = greatest(job.attempt - 1, 0),
+        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,"""
 
 # When a job is due for its next attempt. It keeps its time if it has none.
 DUE_AGAIN: Final = """        run_after = CASE
