@@ -180,6 +180,29 @@ UNNEEDED: Final = """          job.in_graph IS NULL
 """ + NEEDED + """
           ) IS NULL"""  # fmt: skip
 
+# True if the job undoes a step, and compensations that wait for it are not added yet, otherwise no row.
+NEEDED_BY_SAGA: Final = """              SELECT true
+              FROM pgqueue_step AS undone
+              WHERE undone.compensation_id = job.id
+                AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
+              LIMIT 1"""
+
+# A compensation that is not over: its job has not succeeded, or there are others that are not added yet. RETRY does not
+# change the job then, and IS_COMPENSATING says so.
+OPEN_COMPENSATION: Final = """          AND (
+              undo.state <> 'succeeded'
+              OR (
+                  SELECT true FROM pgqueue_step WHERE job_id = step.job_id AND compensation IS NOT NULL LIMIT 1
+              ) IS NOT NULL
+          )
+        LIMIT 1"""
+
+# Lock the executions of the old jobs, which are to be deleted with them.
+LOCKED_TO_DELETE: Final = """locked AS MATERIALIZED (
+    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
+),
+"""
+
 # Which of the old jobs have an execution that another session has locked, or a pending compensation.
 BUSY: Final = """busy AS MATERIALIZED (
     SELECT job_id
@@ -187,6 +210,25 @@ BUSY: Final = """busy AS MATERIALIZED (
     WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
     UNION ALL
     SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
+)"""
+
+# The same, and the old jobs that are not among them.
+FREE: Final = BUSY + """,
+free AS MATERIALIZED (
+    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
+)"""  # fmt: skip
+
+# The kept lines of the free jobs: those of locked executions whose job is free.
+LINES_OF_FREE: Final = """execution_id = ANY (ARRAY (SELECT id FROM locked))
+      AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))"""
+
+# Count the removed jobs for their batches, which keep the numbers.
+COUNTED_REMOVALS: Final = """counted AS (
+    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
+    SELECT batch_id, state, count(*)
+    FROM gone
+    WHERE batch_id IS NOT NULL
+    GROUP BY batch_id, state
 )"""
 
 # The page of a table behind a job, and which of its jobs no longer exist.
