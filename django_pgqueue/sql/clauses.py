@@ -231,6 +231,34 @@ COUNTED_REMOVALS: Final = """counted AS (
     GROUP BY batch_id, state
 )"""
 
+# The page of running jobs behind an execution, worker by worker.
+RUNNING_PAGE: Final = """FROM pgqueue_job
+WHERE state = 'running'
+  AND worker_id IS NOT NULL
+  AND (worker_id, execution_id) > (%(after_worker_id)s::bigint, %(after_id)s::bigint)
+ORDER BY worker_id, execution_id
+LIMIT %(limit)s::bigint"""
+
+# The page behind a batch of those that have not succeeded: only their callbacks can still be called.
+UNSETTLED_PAGE: Final = """FROM pgqueue_batch
+WHERE succeeded_at IS NULL AND id > %(after_id)s::bigint
+ORDER BY id
+LIMIT %(limit)s::bigint"""
+
+# When a pause or an override ends: at a time, after a while, or not by itself.
+UNTIL: Final = """coalesce(
+        %(until)s::timestamptz,
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(for_seconds)s::float8)
+    )"""
+
+# Let the server end the session if it is idle in this transaction for `idle_wait`, so that a frozen process does not
+# keep its locks. If `idle_wait` is NULL, the limit of the session stays.
+IDLE_WAIT: Final = """CROSS JOIN set_config(
+    'idle_in_transaction_session_timeout',
+    coalesce(%(idle_wait)s::text, current_setting('idle_in_transaction_session_timeout')),
+    true
+)"""
+
 # The page of a table behind a job, and which of its jobs no longer exist.
 LEFT_OVER: Final = """    WHERE job_id > %(after_id)s::bigint
     ORDER BY job_id

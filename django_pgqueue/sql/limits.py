@@ -11,7 +11,7 @@ has only the limit of its own session.
 
 from typing import Final
 
-from .clauses import HEADERS, LIMITED_IN_LANE, NOT_EXCLUDED, RUN, SIZE
+from .clauses import HEADERS, IDLE_WAIT, LIMITED_IN_LANE, NOT_EXCLUDED, RUN, SIZE
 
 # The first job of a range of the index, or of the next range if it is empty.
 OTHERWISE: Final = """            ORDER BY queue_name, priority DESC, limit_key, run_after, id
@@ -101,14 +101,10 @@ WHERE id = %(job_id)s AND state = 'ready'
 LOCK_KEYS: Final = """/* pgqueue:lock_keys */
 SELECT given.limit_key
 FROM unnest(%(limit_keys)s::varchar[]) WITH ORDINALITY AS given (limit_key, place)
-CROSS JOIN set_config(
-    'idle_in_transaction_session_timeout',
-    coalesce(%(idle_wait)s::text, current_setting('idle_in_transaction_session_timeout')),
-    true
-)
+""" + IDLE_WAIT + """
 WHERE pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || given.limit_key, 0))
 ORDER BY given.place
-"""
+"""  # fmt: skip
 
 # The jobs of an ordered key that have not ended, in their order. A dead job is among them if it blocks the key.
 FIRST_IN_ORDER: Final = """          AND limit_order IS NOT NULL

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import OPEN_COMPENSATION
+from .clauses import IDLE_WAIT, OPEN_COMPENSATION
 
 # For each of these jobs, draw an id for the job of its next compensation: that of its last finished step which has one.
 # Return what the compensations are. Return nothing for a job while an earlier compensation of it has not succeeded. If
@@ -75,12 +75,8 @@ taken AS (
 )
 SELECT job_id, compensation_id, call, arguments
 FROM taken
-CROSS JOIN set_config(
-    'idle_in_transaction_session_timeout',
-    coalesce(%(idle_wait)s::text, current_setting('idle_in_transaction_session_timeout')),
-    true
-)
-"""
+""" + IDLE_WAIT + """
+"""  # fmt: skip
 
 # Return one page of the jobs that have a compensation which is neither added nor forgotten, in the order of their ids.
 #

@@ -5,7 +5,7 @@ from typing import Final
 from .clauses import DUE_AT, EXPIRES_AT, JOB_COLUMNS, OPTIONS, TIMES, VALUES_OF_EACH
 
 # A job that has its key. This is the predicate of pgqueue_job_unique: PostgreSQL uses the index only for a statement
-# that has the same one.
+# that has the same one. RETRY repeats it with the name of a table before each column.
 HAS_KEY: Final = "unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))"
 
 # What to do if another job has the key of the new one. The action follows.
