@@ -115,10 +115,6 @@ CLAIMED_JOBS: Final = RUN + """
     job.batch_id, job.in_graph
 """  # fmt: skip
 
-# The columns of a new job that each INSERT writes. Those from `enqueued_at` on have the order of TIMES.
-JOB_COLUMNS: Final = """task_name, queue_name, priority, arguments, max_attempts,
-     enqueued_at, run_after, headers, expires_at"""
-
 # When a new or replaced job is due: at a time, or after a delay.
 DUE_AT: Final = """coalesce(
         %(run_after)s::timestamptz,
@@ -137,7 +133,7 @@ TIMES: Final = """    statement_timestamp() + %(time_shift)s::interval,
     %(headers)s::json,
     """ + EXPIRES_AT + ","  # fmt: skip
 
-# The values of JOB_COLUMNS for jobs with options of their own.
+# The columns from `task_name` to `expires_at` of jobs with options of their own.
 VALUES_OF_EACH: Final = """chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
     statement_timestamp() + %(time_shift)s::interval,
     coalesce(

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import JOB_COLUMNS, OPTIONS_OF_EACH, TIMES, VALUES_OF_EACH
+from .clauses import OPTIONS_OF_EACH, TIMES, VALUES_OF_EACH
 
 # Add one job.
 #
@@ -11,7 +11,7 @@ from .clauses import JOB_COLUMNS, OPTIONS_OF_EACH, TIMES, VALUES_OF_EACH
 # Cost:   one insert into three indexes (a ready job is in two of them)
 ENQUEUE: Final = """/* pgqueue:enqueue */
 INSERT INTO pgqueue_job
-    (""" + JOB_COLUMNS + """,
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      limit_key, limit_weight, limit_order, batch_id)
 VALUES (
     %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
@@ -29,7 +29,7 @@ RETURNING id, run_after, enqueued_at, expires_at
 #         an array of texts cost the client 5 µs per job.
 ENQUEUE_MANY: Final = """/* pgqueue:enqueue_many */
 INSERT INTO pgqueue_job
-    (""" + JOB_COLUMNS + """,
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      limit_key, limit_weight, limit_order, batch_id)
 SELECT
     %(task_name)s, %(queue_name)s, %(priority)s, given.arguments, %(max_attempts)s,
@@ -54,7 +54,7 @@ RETURNING id
 # that number. Most calls share their options with others, so they are sent once.
 ENQUEUE_EACH: Final = """/* pgqueue:enqueue_each */
 INSERT INTO pgqueue_job
-    (""" + JOB_COLUMNS + """,
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      limit_key, limit_weight, limit_order, batch_id)
 SELECT
     """ + VALUES_OF_EACH + """

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import JOB_COLUMNS, LEFT_OVER, OPTIONS_OF_EACH, VALUES_OF_EACH
+from .clauses import LEFT_OVER, OPTIONS_OF_EACH, VALUES_OF_EACH
 
 # Draw ids for the nodes of a workflow, so that edges and arguments can name them before they are stored.
 #
@@ -19,8 +19,8 @@ SELECT nextval('pgqueue_job_id_seq') FROM generate_series(1, %(count)s::bigint)
 # The calls come as in ENQUEUE_EACH.
 ADD_NODES: Final = """/* pgqueue:add_nodes */
 INSERT INTO pgqueue_job
-    (id, state, in_graph, """ + JOB_COLUMNS + """,
-     limit_key, limit_weight, limit_order, batch_id)
+    (id, state, in_graph, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers,
+     expires_at, limit_key, limit_weight, limit_order, batch_id)
 SELECT
     given.id, CASE WHEN given.waits THEN 'waiting' ELSE 'ready' END, true,
     """ + VALUES_OF_EACH + """

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import DUE_AT, EXPIRES_AT, JOB_COLUMNS, OPTIONS, TIMES, VALUES_OF_EACH
+from .clauses import DUE_AT, EXPIRES_AT, OPTIONS, TIMES, VALUES_OF_EACH
 
 # A job that has its key. This is the predicate of pgqueue_job_unique: PostgreSQL uses the index only for a statement
 # that has the same one. RETRY repeats it with the name of a table before each column.
@@ -22,7 +22,7 @@ ON_TAKEN_KEY: Final = """ON CONFLICT (task_name, unique_key)
 # Index:  pgqueue_job_unique
 ENQUEUE_UNIQUE: Final = """/* pgqueue:enqueue_unique */
 INSERT INTO pgqueue_job
-    (""" + JOB_COLUMNS + """,
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
 VALUES (
     %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
@@ -80,7 +80,7 @@ KEPT_STATE: Final = """        SELECT CASE
 ENQUEUE_OR_REPLACE: Final = """/* pgqueue:enqueue_or_replace */
 WITH placed AS (
     INSERT INTO pgqueue_job
-        (""" + JOB_COLUMNS + """,
+        (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
          unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
     SELECT
         %(task_name)s::varchar, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
@@ -119,7 +119,7 @@ WITH given AS MATERIALIZED (
 """ + CALLS + """
 )
 INSERT INTO pgqueue_job
-    (id, """ + JOB_COLUMNS + """,
+    (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
 SELECT
     given.id, %(task_name)s, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
@@ -154,7 +154,7 @@ WITH given AS MATERIALIZED (
     ) WITH ORDINALITY AS each (arguments, key, number, drawn_id, limit_key, limit_weight, limit_order, place)
 )
 INSERT INTO pgqueue_job
-    (id, """ + JOB_COLUMNS + """,
+    (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
 SELECT
     given.id, """ + VALUES_OF_EACH + """
@@ -188,7 +188,7 @@ given AS MATERIALIZED (
 ),
 placed AS (
     INSERT INTO pgqueue_job
-        (id, """ + JOB_COLUMNS + """,
+        (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
          unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
     SELECT
         given.id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
@@ -267,7 +267,7 @@ opened AS (
     RETURNING job_id
 )
 INSERT INTO pgqueue_job
-    (id, """ + JOB_COLUMNS + """,
+    (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      limit_key, limit_weight, limit_order, batch_id)
 SELECT
     id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
