@@ -130,6 +130,15 @@ def test_only_claims_that_count_read_the_clock_and_once(name):
 
 
 @for_each(STATEMENTS)
+def test_clock_is_shifted_wherever_it_is_read(name):
+    text = " ".join(STATEMENTS[name].split()).replace("clock_timestamp() AS clock (at)", "")
+    text = text.replace("clock.at", "statement_timestamp()").replace("clock_timestamp", "statement_timestamp")
+    assert text.count("statement_timestamp()") == len(
+        re.findall(r"statement_timestamp\(\) \+ %\(time_shift\)s|- statement_timestamp\(\) - %\(time_shift\)s", text)
+    )
+
+
+@for_each(STATEMENTS)
 def test_statement_has_only_named_parameters(name):
     assert "%" not in PARAMETER.sub("", STATEMENTS[name])
 
@@ -146,6 +155,12 @@ def test_statement_names_its_columns(name):
     assert not re.search(r"(?:SELECT|RETURNING|,)\s+\*", text, re.I)
     assert set(re.findall(r"(\w+)\.\*", text)) <= set(re.findall(r"(\w+) AS (?:MATERIALIZED )?\(", text))
     assert len(re.findall(r"INSERT INTO pgqueue_\w+\s*\(", text)) == text.upper().count("INSERT INTO")
+
+
+@for_each([name for name, text in STATEMENTS.items() if "WHEN mine.cancelled THEN 'cancelled'" in text])
+def test_statement_that_ends_an_attempt_clears_key_of_first_claim(name):
+    """Otherwise a job that becomes ready again could violate the unique index, because a newer job has its key."""
+    assert "unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END" in STATEMENTS[name]
 
 
 @for_each([name for name in STATEMENTS if "FOR NO KEY UPDATE" in STATEMENTS[name] and name != "REPLACE_FOR_PERIOD"])

@@ -9,8 +9,7 @@ Tests enforce these rules:
 * A statement is a string literal, or literals that are joined with named clauses when the module is imported. So each
   statement can be printed as it runs. Parameters are named, with the unit in the name. A statement that needs two forms
   is two statements: no function assembles SQL text. A clause stands above the first statement that uses it. Clauses of
-  several modules are in `clauses`. A clause that several statements repeat is the same in all of them
-  (tests/test_shared_clauses.py).
+  several modules are in `clauses`. If a difference between statements would be a defect, they share a clause.
 * It begins with `/* pgqueue:<name> */`, so that you can find it in `pg_stat_activity` and in the server's log.
 * It reads the time as `statement_timestamp() + %(time_shift)s::interval`. The shift is 0 outside tests. It never uses
   `now()`, which is the start of the transaction: an atomic completion would be dated before its own claim. The two

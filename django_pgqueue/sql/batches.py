@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import UNSETTLED_PAGE
+
 # Create a batch. The callbacks are JSON objects with the columns of the jobs to add, or NULL.
 #
 # Caller: lifecycle.batches.create_batch(), in the caller's transaction
@@ -217,10 +219,7 @@ GROUP BY tree.root_id, counted.state
 FORGET_CALLBACKS: Final = """/* pgqueue:forget_callbacks */
 WITH page AS MATERIALIZED (
     SELECT id, num_nonnulls(on_failure, on_complete, on_success) AS callbacks
-    FROM pgqueue_batch
-    WHERE succeeded_at IS NULL AND id > %(after_id)s::bigint
-    ORDER BY id
-    LIMIT %(limit)s::bigint
+""" + UNSETTLED_PAGE + """
 ),
 forgotten AS (
     UPDATE pgqueue_batch
@@ -228,7 +227,7 @@ forgotten AS (
     WHERE id = ANY (ARRAY (SELECT id FROM page WHERE callbacks > 0))
 )
 SELECT count(*), coalesce(sum(callbacks), 0)::bigint, max(id) FROM page
-"""
+"""  # fmt: skip
 
 # Remove the old batches. Their parents take over the counts of removed jobs.
 GONE: Final = """uncounted AS (

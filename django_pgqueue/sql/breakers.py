@@ -17,6 +17,17 @@ LEFT JOIN LATERAL (
 WHERE breaker.is_open IS NULL
 """
 
+# How many attempts ended and failed in the window of a key.
+IN_WINDOW: Final = """CROSS JOIN LATERAL (
+    SELECT coalesce(sum(succeeded + failed), 0) AS ended, coalesce(sum(failed), 0) AS failed
+    FROM pgqueue_breaker_count
+    WHERE limit_key = given.limit_key
+      AND ended_at > statement_timestamp() + %(time_shift)s::interval - make_interval(secs => given.window_seconds)
+) AS counted"""
+
+# Enough of them failed to open the breaker.
+IS_FAILING: Final = "counted.ended >= given.attempts AND counted.failed >= given.share * counted.ended"
+
 # Return those of these keys in whose windows enough attempts failed.
 #
 # Caller: lifecycle.breakers.failing_keys(), after ADD_BREAKER_COUNTS. A statement of its own sees what other processes
@@ -28,14 +39,9 @@ SELECT given.limit_key
 FROM unnest(
     %(limit_keys)s::varchar[], %(shares)s::numeric[], %(attempts)s::integer[], %(windows_seconds)s::float8[]
 ) AS given (limit_key, share, attempts, window_seconds)
-CROSS JOIN LATERAL (
-    SELECT coalesce(sum(succeeded + failed), 0) AS ended, coalesce(sum(failed), 0) AS failed
-    FROM pgqueue_breaker_count
-    WHERE limit_key = given.limit_key
-      AND ended_at > statement_timestamp() + %(time_shift)s::interval - make_interval(secs => given.window_seconds)
-) AS counted
-WHERE counted.ended >= given.attempts AND counted.failed >= given.share * counted.ended
-"""
+""" + IN_WINDOW + """
+WHERE """ + IS_FAILING + """
+"""  # fmt: skip
 
 # Let the other statements of this transaction wait for a lock no longer than this. Then they raise LockNotAvailable.
 #
@@ -73,15 +79,10 @@ opening AS MATERIALIZED (
     SELECT given.limit_key, given.window_seconds, given.pause_seconds, given.after_execution_id, given.probe_id,
            counted.ended, counted.failed
     FROM given
-    CROSS JOIN LATERAL (
-        SELECT coalesce(sum(succeeded + failed), 0) AS ended, coalesce(sum(failed), 0) AS failed
-        FROM pgqueue_breaker_count
-        WHERE limit_key = given.limit_key
-          AND ended_at > statement_timestamp() + %(time_shift)s::interval - make_interval(secs => given.window_seconds)
-    ) AS counted
+""" + IN_WINDOW + """
     WHERE CASE
         WHEN given.after_execution_id IS NULL
-        THEN counted.ended >= given.attempts AND counted.failed >= given.share * counted.ended
+        THEN """ + IS_FAILING + """
         ELSE given.probe_id > CASE
             WHEN given.after_execution_id <= pg_sequence_last_value('pgqueue_execution_id_seq')
             THEN given.after_execution_id ELSE 0
@@ -115,7 +116,7 @@ forgotten AS (
     DELETE FROM pgqueue_breaker_count WHERE limit_key = ANY (ARRAY (SELECT limit_key FROM opening))
 )
 SELECT limit_key, after_execution_id IS NOT NULL, ended, failed FROM opening
-"""
+"""  # fmt: skip
 
 # Close the breakers of keys that a job has probed with success, and remove their pauses. Return these keys.
 #

@@ -9,6 +9,8 @@ other, at most `shown` are returned: a preview counts many and shows few.
 
 from typing import Final
 
+from .clauses import RUNNING_PAGE
+
 # Return the time of the database.
 #
 # Caller: lifecycle.bulk_acts.preview(), before it reads the jobs
@@ -350,12 +352,7 @@ WITH page AS (
     FROM (
         SELECT id, task_name, run_after, queue_name, enqueued_at, cancel_requested_at, limit_key, worker_id,
                execution_id
-        FROM pgqueue_job
-        WHERE state = 'running'
-          AND worker_id IS NOT NULL
-          AND (worker_id, execution_id) > (%(after_worker_id)s::bigint, %(after_id)s::bigint)
-        ORDER BY worker_id, execution_id
-        LIMIT %(limit)s::bigint
+""" + RUNNING_PAGE + """
     ) AS job
     LEFT JOIN LATERAL (
         SELECT claimed_at FROM pgqueue_execution WHERE id = job.execution_id LIMIT 1

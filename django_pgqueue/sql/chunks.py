@@ -5,18 +5,15 @@ Such jobs have a chunk key in the column `limit_key`. Their executions have none
 
 from typing import Final
 
-from .clauses import CLAIMED_JOBS, OPENED, SIZE
+from .clauses import CLAIMED_JOBS, LIMITED_IN_LANE, NOT_EXCLUDED, SIZE, STARTED
 
 # The due jobs of one chunk lane behind its cursor.
-OF_CHUNK: Final = """          AND limit_key IS NOT NULL
-          AND queue_name = %(queue_name)s
-          AND priority = %(priority)s
+OF_CHUNK: Final = LIMITED_IN_LANE + """
           AND limit_key = %(chunk_key)s
           AND run_after <= statement_timestamp() + %(time_shift)s::interval
           AND (run_after, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
-          AND id <> ALL (%(skipped_ids)s::bigint[])
-          AND task_name <> ALL (%(paused_task_names)s::varchar[])
-        ORDER BY run_after, id"""
+""" + NOT_EXCLUDED + """
+        ORDER BY run_after, id"""  # fmt: skip
 
 # Claim the first jobs of one chunk key in a lane, all or none, and open an execution for each.
 #
@@ -42,7 +39,6 @@ WITH head AS MATERIALIZED (
     FROM (
         SELECT run_after
         FROM pgqueue_job
-        WHERE state = 'ready'
 """ + OF_CHUNK + """
         LIMIT %(size)s
     ) AS job
@@ -50,7 +46,6 @@ WITH head AS MATERIALIZED (
 picked AS MATERIALIZED (
     SELECT id, attempt, task_name, run_after, isolated, """ + SIZE + """
     FROM pgqueue_job
-    WHERE state = 'ready'
 """ + OF_CHUNK + """
     LIMIT (
         SELECT CASE WHEN count >= %(size)s OR due_at <= statement_timestamp() + %(time_shift)s::interval
@@ -73,11 +68,7 @@ due AS MATERIALIZED (
     WHERE (count >= %(size)s OR due_at <= statement_timestamp() + %(time_shift)s::interval)
       AND (place = 1 OR NOT follows_isolated AND size <= %(max_bytes)s AND NOT follows_odd)
 ),
-""" + OPENED + """
-           statement_timestamp() + %(time_shift)s::interval,
-           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8)
-    FROM due
-),
+""" + STARTED + """,
 claimed AS (
 """ + CLAIMED_JOBS + """
 )

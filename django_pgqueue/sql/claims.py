@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import CLAIMED_JOBS, OPENED, SIZE
+from .clauses import CLAIMED_JOBS, NOT_EXCLUDED, OPENED, SIZE, STARTED
 
 # The given lanes, each with its cursor.
 IN_LANES: Final = """WITH lane AS (
@@ -13,7 +13,7 @@ IN_LANES: Final = """WITH lane AS (
 ),
 """
 
-# The first due jobs of a lane behind its cursor.
+# The due jobs of a lane behind its cursor, in the order of claims.
 OF_LANE: Final = """        FROM pgqueue_job
         WHERE state = 'ready'
           AND limit_key IS NULL
@@ -21,15 +21,17 @@ OF_LANE: Final = """        FROM pgqueue_job
           AND priority = lane.priority
           AND run_after <= statement_timestamp() + %(time_shift)s::interval
           AND (run_after, id) > (lane.after_at, lane.after_id)
-          AND id <> ALL (%(skipped_ids)s::bigint[])
-          AND task_name <> ALL (%(paused_task_names)s::varchar[])
-        ORDER BY run_after, id
+""" + NOT_EXCLUDED + """
+        ORDER BY run_after, id"""  # fmt: skip
+
+# The first of them with their locks, to the end of the CTE.
+FIRST_OF_LANE: Final = OF_LANE + """
         LIMIT %(limit)s
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS job
     LIMIT %(limit)s
 ),
-"""
+"""  # fmt: skip
 
 # Claim up to `limit` due jobs of the given lanes, in their order, and open an execution for each. All of them start at
 # once.
@@ -50,11 +52,7 @@ CLAIM: Final = """/* pgqueue:claim */
     FROM lane
     CROSS JOIN LATERAL (
         SELECT id, attempt
-""" + OF_LANE + OPENED + """
-           statement_timestamp() + %(time_shift)s::interval,
-           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8)
-    FROM due
-)
+""" + FIRST_OF_LANE + STARTED + """
 """ + CLAIMED_JOBS  # fmt: skip
 
 # The same, for more jobs than slots are free.
@@ -74,7 +72,7 @@ CLAIM_AHEAD: Final = """/* pgqueue:claim_ahead */
     FROM lane
     CROSS JOIN LATERAL (
         SELECT id, attempt, attempt + 1 >= max_attempts AS is_last, """ + SIZE + """
-""" + OF_LANE + """ranked AS MATERIALIZED (
+""" + FIRST_OF_LANE + """ranked AS MATERIALIZED (
     SELECT id, attempt, is_last, row_number() OVER in_line AS place, sum(size) OVER in_line AS size
     FROM picked
     WINDOW in_line AS (ROWS UNBOUNDED PRECEDING)
@@ -116,11 +114,7 @@ due AS MATERIALIZED (
     SELECT id, attempt, nextval('pgqueue_execution_id_seq') AS execution_id
     FROM picked
 ),
-""" + OPENED + """
-           statement_timestamp() + %(time_shift)s::interval,
-           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8)
-    FROM due
-)
+""" + STARTED + """
 """ + CLAIMED_JOBS  # fmt: skip
 
 # Return the first job that a claim of the given lanes would take. The claimer uses this
@@ -134,21 +128,12 @@ FROM unnest(
 ) AS lane (queue_name, priority, after_at, after_id)
 CROSS JOIN LATERAL (
     SELECT id
-    FROM pgqueue_job
-    WHERE state = 'ready'
-      AND limit_key IS NULL
-      AND queue_name = lane.queue_name
-      AND priority = lane.priority
-      AND run_after <= statement_timestamp() + %(time_shift)s::interval
-      AND (run_after, id) > (lane.after_at, lane.after_id)
-      AND id <> ALL (%(skipped_ids)s::bigint[])
-      AND task_name <> ALL (%(paused_task_names)s::varchar[])
-    ORDER BY run_after, id
+""" + OF_LANE + """
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED
 ) AS job
 LIMIT 1
-"""
+"""  # fmt: skip
 
 # Make a job dead, and record the reason. The claimer uses this for a job whose row makes every claim fail.
 #
@@ -185,6 +170,15 @@ FROM culprit
 CROSS JOIN recorded
 """
 
+# The first job of a range of pgqueue_job_ready, or of the next range if it is empty.
+OR_NEXT_LANE: Final = """            ORDER BY queue_name, priority DESC, run_after, id
+            LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT queue_name, priority, run_after FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NULL"""
+
 # Return the lanes that have ready jobs, and in a last row all pauses and the database's clock.
 #
 # Caller: lifecycle.claims.scan_lanes(), at most once a second, and before a worker sleeps
@@ -220,21 +214,9 @@ WITH RECURSIVE lane AS (
             WHERE state = 'ready' AND limit_key IS NULL
               AND queue_name = lane.queue_name AND priority < lane.priority
               AND priority > CASE WHEN lane.end_name = lane.queue_name THEN lane.end_priority ELSE -32769 END
-            ORDER BY queue_name, priority DESC, run_after, id
-            LIMIT 1
-        )
-        UNION ALL
-        (
-            SELECT queue_name, priority, run_after FROM pgqueue_job
-            WHERE state = 'ready' AND limit_key IS NULL
+""" + OR_NEXT_LANE + """
               AND queue_name > lane.queue_name AND queue_name < lane.end_name
-            ORDER BY queue_name, priority DESC, run_after, id
-            LIMIT 1
-        )
-        UNION ALL
-        (
-            SELECT queue_name, priority, run_after FROM pgqueue_job
-            WHERE state = 'ready' AND limit_key IS NULL
+""" + OR_NEXT_LANE + """
               AND queue_name = lane.end_name AND priority > lane.end_priority AND lane.queue_name < lane.end_name
             ORDER BY queue_name, priority DESC, run_after, id
             LIMIT 1
@@ -283,7 +265,7 @@ UNION ALL
 SELECT NULL, NULL, NULL, NULL,
        ARRAY (SELECT name FROM paused WHERE kind = 'queue'), ARRAY (SELECT name FROM paused WHERE kind = 'task'),
        statement_timestamp() + %(time_shift)s::interval
-"""
+"""  # fmt: skip
 
 # Return the lanes and the limit keys of the newest jobs that are ready, with the time at which the first of these jobs
 # is due, and the seconds until then.

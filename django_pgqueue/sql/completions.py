@@ -2,21 +2,12 @@
 
 from typing import Final
 
-from .clauses import CLOSED, DUE_AGAIN, LEFT_OVER, LOCKED
+from .clauses import CLOSED, DUE_AGAIN, JOB_OF_CLAIM, LEFT_OVER, LOCKED, OF_CLAIM, RELEASED
 
 # The executions of these claims that are open, with their jobs, to the end of the CTE.
 MINE: Final = """    CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id
 """ + LOCKED  # fmt: skip
-
-# The end of a job some seconds ago, to the end of the statement.
-DONE: Final = """        finished_at = statement_timestamp() + %(time_shift)s::interval
-            - make_interval(secs => mine.finished_seconds_ago)
-    FROM mine
-    WHERE job.id = mine.job_id
-)
-SELECT id FROM mine
-"""
 
 # Close executions as succeeded, and their jobs with them.
 #
@@ -194,11 +185,7 @@ held AS (
         GROUP BY held_key
     ) AS longest
 ),
-moved AS (
-    UPDATE pgqueue_job AS job
-    SET state = CASE WHEN mine.cancelled THEN 'cancelled' ELSE 'ready' END,
-        attempt = greatest(job.attempt - 1, 0),
-        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
+""" + RELEASED + """
         unknown_since = CASE
             WHEN %(unknown)s THEN
                 coalesce(
@@ -241,7 +228,13 @@ closed AS (
 done AS (
     UPDATE pgqueue_job AS job
     SET state = 'cancelled',
-""" + DONE  # fmt: skip
+        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago)
+    FROM mine
+    WHERE job.id = mine.job_id
+)
+SELECT id FROM mine
+"""  # fmt: skip
 
 # Write the progress that running attempts have reported.
 #
@@ -283,11 +276,10 @@ CROSS JOIN LATERAL (
            coalesce(job.execution_id = execution.id, false) AS is_current
     FROM pgqueue_execution AS execution
     LEFT JOIN pgqueue_job AS job ON job.id = execution.job_id
-    WHERE execution.id = given.id
-      AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+""" + OF_CLAIM + """
     OFFSET 0
 ) AS asked
-"""
+"""  # fmt: skip
 
 # Return the stored results of jobs that have succeeded in these executions, as text.
 #
@@ -298,15 +290,12 @@ SELECT asked.id, asked.result
 FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
 CROSS JOIN LATERAL (
     SELECT execution.id, job.result::text AS result
-    FROM pgqueue_execution AS execution
-    JOIN pgqueue_job AS job ON job.id = execution.job_id
-    WHERE execution.id = given.id
-      AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+""" + JOB_OF_CLAIM + """
       AND job.execution_id = execution.id
       AND job.state = 'succeeded'
     OFFSET 0
 ) AS asked
-"""
+"""  # fmt: skip
 
 # Remove open executions whose job was deleted by hand.
 #

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import OPTIONS_OF_EACH, TIMES, TIMES_OF_EACH
+from .clauses import OPTIONS_OF_EACH, TIMES, VALUES_OF_EACH
 
 # Add one job.
 #
@@ -57,8 +57,7 @@ INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      limit_key, limit_weight, limit_order, batch_id)
 SELECT
-    chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
-""" + TIMES_OF_EACH + """
+    """ + VALUES_OF_EACH + """
     given.limit_key, given.limit_weight, given.limit_order, chosen.batch_id
 FROM ROWS FROM (
     json_array_elements(%(arguments)s::json),

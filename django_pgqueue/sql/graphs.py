@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import LEFT_OVER, OPTIONS_OF_EACH, TIMES_OF_EACH
+from .clauses import LEFT_OVER, OPTIONS_OF_EACH, VALUES_OF_EACH
 
 # Draw ids for the nodes of a workflow, so that edges and arguments can name them before they are stored.
 #
@@ -23,8 +23,7 @@ INSERT INTO pgqueue_job
      expires_at, limit_key, limit_weight, limit_order, batch_id)
 SELECT
     given.id, CASE WHEN given.waits THEN 'waiting' ELSE 'ready' END, true,
-    chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
-""" + TIMES_OF_EACH + """
+    """ + VALUES_OF_EACH + """
     given.limit_key, given.limit_weight, given.limit_order, chosen.batch_id
 FROM ROWS FROM (
     unnest(%(job_ids)s::bigint[], %(waits)s::boolean[], %(numbers)s::integer[]),
@@ -55,18 +54,29 @@ DEPENDENTS: Final = """    UNION
         ORDER BY needs_id, job_id
     ) AS edge"""
 
-# No dependency of the job is unfinished or blocks it. The latest dependency is read first.
-UNENDED: Final = """            AND CASE (SELECT state FROM pgqueue_job WHERE id = edge.needs_id)
-                WHEN 'waiting' THEN true
+# Whether a dependency in this state is unfinished or blocks the job, to the end of the CASE.
+WAITS: Final = """                WHEN 'waiting' THEN true
                 WHEN 'ready' THEN true
                 WHEN 'running' THEN true
                 WHEN 'dead' THEN policy = 'block'
                 WHEN 'cancelled' THEN policy = 'block'
                 ELSE false
-            END
+            END"""
+
+# Whether a dependency in this state makes the job fail, to the end of the CASE. A dependency without a row is `gone`.
+# FIND_DEPENDENTS repeats it with the name of a table before each `policy`.
+FAILS: Final = """              WHEN 'dead' THEN policy = 'cancel'
+              WHEN 'cancelled' THEN policy = 'cancel'
+              WHEN 'gone' THEN policy <> 'ignore'
+              ELSE false
+          END"""
+
+# No dependency of the job is unfinished or blocks it. The latest dependency is read first.
+UNENDED: Final = """            AND CASE (SELECT state FROM pgqueue_job WHERE id = edge.needs_id)
+""" + WAITS + """
           ORDER BY job_id DESC, needs_id DESC
           LIMIT 1
-      ) IS NULL"""
+      ) IS NULL"""  # fmt: skip
 
 # Return which dependents of these ended jobs can be advanced: one page of their edges, the last edge of the page, and
 # the dependents.
@@ -156,19 +166,9 @@ seen AS MATERIALIZED (
     FROM page
     CROSS JOIN LATERAL (
         SELECT bool_or(CASE state
-                   WHEN 'dead' THEN policy = 'cancel'
-                   WHEN 'cancelled' THEN policy = 'cancel'
-                   WHEN 'gone' THEN policy <> 'ignore'
-                   ELSE false
-               END) AS fails,
+""" + FAILS + """) AS fails,
                bool_or(CASE state
-                   WHEN 'waiting' THEN true
-                   WHEN 'ready' THEN true
-                   WHEN 'running' THEN true
-                   WHEN 'dead' THEN policy = 'block'
-                   WHEN 'cancelled' THEN policy = 'block'
-                   ELSE false
-               END) AS waits
+""" + WAITS + """) AS waits
         FROM (
             SELECT policy, coalesce((SELECT state FROM pgqueue_job WHERE id = edge.needs_id), 'gone') AS state
             FROM pgqueue_dependency AS edge
@@ -180,7 +180,7 @@ seen AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM page), (SELECT max(id) FROM page),
        ARRAY (SELECT id FROM seen WHERE fails IS NOT false OR waits IS NOT true ORDER BY id)
-"""
+"""  # fmt: skip
 
 # Lock waiting jobs until the end of the transaction. ADVANCE then makes them ready or cancels them.
 #
@@ -238,11 +238,7 @@ failing AS (
         FROM pgqueue_dependency AS needed
         WHERE job_id BETWEEN given.id AND given.id
           AND CASE coalesce((SELECT state FROM pgqueue_job WHERE id = needed.needs_id), 'gone')
-              WHEN 'dead' THEN policy = 'cancel'
-              WHEN 'cancelled' THEN policy = 'cancel'
-              WHEN 'gone' THEN policy <> 'ignore'
-              ELSE false
-          END
+""" + FAILS + """
         ORDER BY job_id, needs_id
         LIMIT 1
     )
@@ -270,11 +266,7 @@ marked AS (
     WHERE job_id = ANY (ARRAY (SELECT id FROM failed))
       AND (
           CASE coalesce((SELECT state FROM pgqueue_job WHERE id = edge.needs_id), 'gone')
-              WHEN 'dead' THEN policy = 'cancel'
-              WHEN 'cancelled' THEN policy = 'cancel'
-              WHEN 'gone' THEN policy <> 'ignore'
-              ELSE false
-          END
+""" + FAILS + """
           OR policy = 'cancel' AND needs_id IN (SELECT id FROM failed)
       )
 ),

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import BUSY
+from .clauses import FREE, LINES_OF_FREE
 
 # A job with all that belongs to it.
 DOCUMENT: Final = """    json_build_object(
@@ -139,10 +139,7 @@ locked AS MATERIALIZED (
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 ),
-""" + BUSY + """,
-free AS MATERIALIZED (
-    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
-),
+""" + FREE + """,
 silenced AS (
     UPDATE pgqueue_execution
     SET error = CASE WHEN %(erases_errors)s::boolean AND error <> '' THEN '[erased]' ELSE error END,
@@ -156,8 +153,7 @@ silenced AS (
 ),
 unlogged AS (
     DELETE FROM pgqueue_execution_log AS log
-    WHERE %(erases_logs)s::boolean AND execution_id = ANY (ARRAY (SELECT id FROM locked))
-      AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
+    WHERE %(erases_logs)s::boolean AND """ + LINES_OF_FREE + """
 ),
 unkeyed AS (
     DELETE FROM pgqueue_search_key WHERE %(erases_arguments)s::boolean AND job_id = ANY (ARRAY (SELECT id FROM free))

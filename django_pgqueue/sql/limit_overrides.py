@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import UNTIL
+
 # Return the overrides and the pauses in force of these limit keys and names of limits, and their open breakers.
 #
 # Caller: lifecycle.limit_overrides.controls_of(), in the transactions that claim limited jobs
@@ -68,10 +70,7 @@ INSERT INTO pgqueue_limit_override
     (limit_key, concurrency, rate, burst, share, valid_until, changed_at, changed_by, reason)
 VALUES (
     %(limit_key)s, %(concurrency)s::integer, %(rate)s::varchar, %(burst)s::integer, %(share)s::integer,
-    coalesce(
-        %(until)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(for_seconds)s::float8)
-    ),
+    """ + UNTIL + """,
     statement_timestamp() + %(time_shift)s::interval, %(changed_by)s, %(reason)s
 )
 ON CONFLICT (limit_key) DO UPDATE
@@ -95,7 +94,7 @@ SET concurrency = CASE
     reason = excluded.reason
 WHERE NOT %(only_new)s::boolean OR pgqueue_limit_override.valid_until <= excluded.changed_at
 RETURNING concurrency, rate, burst, share, valid_until
-"""
+"""  # fmt: skip
 
 # Remove the override of a limit or of one key, whether it is in force or not.
 #

@@ -11,7 +11,7 @@ has only the limit of its own session.
 
 from typing import Final
 
-from .clauses import ARGUMENTS, HEADERS, RUN, SIZE
+from .clauses import HEADERS, IDLE_WAIT, LIMITED_IN_LANE, NOT_EXCLUDED, RUN, SIZE
 
 # The first job of a range of the index, or of the next range if it is empty.
 OTHERWISE: Final = """            ORDER BY queue_name, priority DESC, limit_key, run_after, id
@@ -101,14 +101,15 @@ WHERE id = %(job_id)s AND state = 'ready'
 LOCK_KEYS: Final = """/* pgqueue:lock_keys */
 SELECT given.limit_key
 FROM unnest(%(limit_keys)s::varchar[]) WITH ORDINALITY AS given (limit_key, place)
-CROSS JOIN set_config(
-    'idle_in_transaction_session_timeout',
-    coalesce(%(idle_wait)s::text, current_setting('idle_in_transaction_session_timeout')),
-    true
-)
+""" + IDLE_WAIT + """
 WHERE pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || given.limit_key, 0))
 ORDER BY given.place
-"""
+"""  # fmt: skip
+
+# The jobs of an ordered key that have not ended, in their order. A dead job is among them if it blocks the key.
+FIRST_IN_ORDER: Final = """          AND limit_order IS NOT NULL
+          AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2)
+        ORDER BY id"""
 
 # Claim due jobs of keys in one lane, as many as the limit of each key admits, and open an execution for each.
 #
@@ -194,9 +195,7 @@ used AS MATERIALIZED (
         FROM pgqueue_job
         WHERE given.is_ordered
           AND limit_key = given.limit_key
-          AND limit_order IS NOT NULL
-          AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2)
-        ORDER BY id
+""" + FIRST_IN_ORDER + """
         LIMIT 1
     ) AS head ON true
 ),
@@ -220,15 +219,11 @@ picked AS MATERIALIZED (
             SELECT id, run_after, attempt, attempt + 1 >= max_attempts AS is_last, limit_weight,
                    """ + SIZE + """
             FROM pgqueue_job
-            WHERE state = 'ready'
-              AND limit_key IS NOT NULL
-              AND queue_name = %(queue_name)s
-              AND priority = %(priority)s
+""" + LIMITED_IN_LANE + """
               AND limit_key = key.limit_key
               AND run_after <= statement_timestamp() + %(time_shift)s::interval
               AND (run_after, id) > (key.after_at, key.after_id)
-              AND id <> ALL (%(skipped_ids)s::bigint[])
-              AND task_name <> ALL (%(paused_task_names)s::varchar[])
+""" + NOT_EXCLUDED + """
             ORDER BY run_after, id
             LIMIT CASE WHEN key.head_id IS NULL AND %(job_id)s::bigint IS NULL
                        THEN least(key.slots_left, key.tokens_left, greatest(key.share, %(limit_of_key)s),
@@ -249,8 +244,7 @@ picked AS MATERIALIZED (
               AND queue_name = %(queue_name)s
               AND priority = %(priority)s
               AND (%(is_early)s::boolean OR run_after <= statement_timestamp() + %(time_shift)s::interval)
-              AND id <> ALL (%(skipped_ids)s::bigint[])
-              AND task_name <> ALL (%(paused_task_names)s::varchar[])
+""" + NOT_EXCLUDED + """
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS next
     ) AS job
@@ -287,9 +281,6 @@ due AS MATERIALIZED (
 ),
 claimed AS (
 """ + RUN + """
-        job.id, job.execution_id, job.task_name, job.queue_name, job.priority, job.run_after,
-        """ + ARGUMENTS + """,
-        job.attempt, job.max_attempts, job.crashes, job.isolated,
         CASE WHEN isfinite(job.unknown_since)
              THEN date_part('epoch', due.claimed_at - job.unknown_since) END AS unknown_seconds,
         floor(1000 * date_part('epoch', due.claimed_at))::bigint AS claimed_ms,
@@ -370,9 +361,7 @@ FROM (
     SELECT id
     FROM pgqueue_job
     WHERE limit_key = %(limit_key)s
-      AND limit_order IS NOT NULL
-      AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2)
-    ORDER BY id
+""" + FIRST_IN_ORDER + """
     LIMIT CASE WHEN %(is_ordered)s::boolean THEN 1 ELSE 0 END
 ) AS head
 UNION ALL
@@ -380,20 +369,16 @@ SELECT any_order.id
 FROM (
     SELECT id
     FROM pgqueue_job
-    WHERE state = 'ready'
-      AND limit_key IS NOT NULL
-      AND queue_name = %(queue_name)s
-      AND priority = %(priority)s
+""" + LIMITED_IN_LANE + """
       AND limit_key = %(limit_key)s
       AND run_after <= statement_timestamp() + %(time_shift)s::interval
-      AND id <> ALL (%(skipped_ids)s::bigint[])
-      AND task_name <> ALL (%(paused_task_names)s::varchar[])
+""" + NOT_EXCLUDED + """
     ORDER BY run_after, id
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED
 ) AS any_order
 LIMIT 1
-"""
+"""  # fmt: skip
 
 # Return the lanes that have ready jobs with a limit key.
 #

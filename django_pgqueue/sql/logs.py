@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import OF_CLAIM
+
 # Write the log lines of executions. The lines replace those that were written before.
 #
 # Caller: lifecycle.logs.keep_logs(), at most once a second from each completer, and before the end of an attempt is
@@ -20,8 +22,7 @@ WITH mine AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT execution.id
         FROM pgqueue_execution AS execution
-        WHERE execution.id = given.id
-          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+""" + OF_CLAIM + """
         FOR KEY SHARE OF execution SKIP LOCKED
     ) AS locked
 )
@@ -30,7 +31,7 @@ SELECT id, first_lines::json, last_lines::json, cut_lines FROM mine
 ON CONFLICT (execution_id) DO UPDATE
 SET first_lines = excluded.first_lines, last_lines = excluded.last_lines, cut_lines = excluded.cut_lines
 RETURNING execution_id
-"""
+"""  # fmt: skip
 
 # Remove the log lines of executions that no longer exist, from one page of the table. Return how many rows the page
 # had, how many of them were removed, and the last id of the page.

@@ -6,7 +6,7 @@ tests/deletion/test_needs.py goes through all removals.
 
 from typing import Final
 
-from .clauses import NEEDED
+from .clauses import NEEDED, NEEDED_BY_SAGA
 
 # Return these jobs, the state of each, and why it must stay, as a value of `states.Need`. NULL: nothing needs it.
 #
@@ -27,11 +27,7 @@ SELECT
         ) THEN 'compensation'
         WHEN job.state = 'dead' AND job.limit_order = 2 THEN 'order'
         WHEN job.state <> 'succeeded' AND (
-            SELECT true
-            FROM pgqueue_step AS undone
-            WHERE undone.compensation_id = job.id
-              AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
-            LIMIT 1
+""" + NEEDED_BY_SAGA + """
         ) THEN 'saga'
     END
 FROM unnest(%(job_ids)s::bigint[]) AS given (id)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import BUSY, UNNEEDED
+from .clauses import COUNTED_REMOVALS, FREE, LINES_OF_FREE, LOCKED_TO_DELETE, OPEN_COMPENSATION, UNNEEDED
 
 # The jobs, and in place of their state 'changed' if it or `finished_at` is not what the operator saw.
 ASKED: Final = """WITH asked AS MATERIALIZED (
@@ -95,13 +95,7 @@ fit AS MATERIALIZED (
         LEFT JOIN pgqueue_job AS undo ON undo.id = step.compensation_id
         WHERE step.job_id = finished.id
           AND step.compensation_id IS NOT NULL
-          AND (
-              undo.state <> 'succeeded'
-              OR (
-                  SELECT true FROM pgqueue_step WHERE job_id = step.job_id AND compensation IS NOT NULL LIMIT 1
-              ) IS NOT NULL
-          )
-        LIMIT 1
+""" + OPEN_COMPENSATION + """
     ) IS NULL
     AND (
         unique_key IS NULL
@@ -215,17 +209,10 @@ old AS MATERIALIZED (
 """ + UNNEEDED + """
       )
 ),
-locked AS MATERIALIZED (
-    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
-),
-""" + BUSY + """,
-free AS MATERIALIZED (
-    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
-),
+""" + LOCKED_TO_DELETE + FREE + """,
 unlogged AS (
     DELETE FROM pgqueue_execution_log AS log
-    WHERE execution_id = ANY (ARRAY (SELECT id FROM locked))
-      AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
+    WHERE """ + LINES_OF_FREE + """
 ),
 unkeyed AS (
     DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
@@ -242,13 +229,7 @@ forgotten AS (
 gone AS (
     DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) RETURNING batch_id, state
 ),
-counted AS (
-    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
-    SELECT batch_id, state, count(*)
-    FROM gone
-    WHERE batch_id IS NOT NULL
-    GROUP BY batch_id, state
-)
+""" + COUNTED_REMOVALS + """
 SELECT id, CASE WHEN id IN (SELECT id FROM free) THEN state END
 FROM asked
 WHERE id NOT IN (SELECT job_id FROM busy)

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import UNTIL
+
 # Pause a queue or a task. If it is already paused, replace the end, the person and the reason. With `only_new`, leave a
 # pause in force as it is, and return no row.
 #
@@ -11,10 +13,7 @@ PAUSE: Final = """/* pgqueue:pause */
 INSERT INTO pgqueue_pause (kind, name, paused_at, paused_until, paused_by, reason)
 VALUES (
     %(kind)s, %(name)s, statement_timestamp() + %(time_shift)s::interval,
-    coalesce(
-        %(until)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(for_seconds)s::float8)
-    ),
+    """ + UNTIL + """,
     %(paused_by)s, %(reason)s
 )
 ON CONFLICT (kind, name) DO UPDATE
@@ -24,7 +23,7 @@ SET paused_until = excluded.paused_until, paused_by = excluded.paused_by, reason
     END
 WHERE NOT %(only_new)s::boolean OR pgqueue_pause.paused_until <= excluded.paused_at
 RETURNING id
-"""
+"""  # fmt: skip
 
 # End a pause. A pause that has ended by itself counts as not paused.
 #

@@ -6,7 +6,7 @@ jobs may go.
 
 from typing import Final
 
-from .clauses import BUSY, UNNEEDED
+from .clauses import BUSY, COUNTED_REMOVALS, LOCKED_TO_DELETE, NEEDED_BY_SAGA, UNNEEDED
 
 # The page behind a position, the oldest jobs first.
 OLDEST: Final = """      AND finished_at IS NOT NULL
@@ -76,20 +76,13 @@ WITH old AS MATERIALIZED (
       AND (
           job.state = 'succeeded'
           OR (
-              SELECT true
-              FROM pgqueue_step AS undone
-              WHERE undone.compensation_id = job.id
-                AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
-              LIMIT 1
+""" + NEEDED_BY_SAGA + """
           ) IS NULL
       )
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 ),
-locked AS MATERIALIZED (
-    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
-),
-""" + BUSY + """
+""" + LOCKED_TO_DELETE + BUSY + """
 SELECT id, finished_at FROM old WHERE id NOT IN (SELECT job_id FROM busy)
 """  # fmt: skip
 
@@ -124,12 +117,6 @@ forgotten AS (
 gone AS (
     DELETE FROM pgqueue_job WHERE id = ANY (%(job_ids)s::bigint[]) RETURNING batch_id, state
 ),
-counted AS (
-    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
-    SELECT batch_id, state, count(*)
-    FROM gone
-    WHERE batch_id IS NOT NULL
-    GROUP BY batch_id, state
-)
+""" + COUNTED_REMOVALS + """
 SELECT count(*) FROM gone
-"""
+"""  # fmt: skip

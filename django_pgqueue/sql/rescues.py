@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import DUE_OR_ENDED, FENCED
+from .clauses import DUE_OR_ENDED, FENCED, LOCK_BOTH
 
 # The workers that run jobs and have no lease of their own after a time, and the executions that each of them has open.
 # `late` finds the workers by a loose index scan: each step finds the first entry of the next worker. The time comes
@@ -161,9 +161,7 @@ WITH mine AS MATERIALIZED (
 """ + FENCED + """
           AND """ + LEASE_END + """ < statement_timestamp() + %(time_shift)s::interval
           AND (given.lease_ms IS NULL OR floor(1000 * date_part('epoch', """ + LEASE_END + """)) = given.lease_ms)
-        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS locked
-),
+""" + LOCK_BOTH + """
 closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = 'crashed',

@@ -2,15 +2,18 @@
 
 from typing import Final
 
+# Add rows with the numbers of attempts. The values follow in this order.
+INSERT_ROLLUPS: Final = """INSERT INTO pgqueue_rollup
+    (span, starts_at, queue_name, task_name, exception_class,
+     succeeded, retried, dead, cancelled, released, snoozed, crashed,
+     wait_seconds, run_seconds, wait_buckets, wait_counts, run_buckets, run_counts)"""
+
 # Append what one process has counted.
 #
 # Caller: lifecycle.rollups.append_rollups(), every 10 s from each process that has counted something
 # Cost:   one row per queue, task and exception class. No row is updated, so that no two processes wait for one another
 APPEND_ROLLUPS: Final = """/* pgqueue:append_rollups */
-INSERT INTO pgqueue_rollup
-    (span, starts_at, queue_name, task_name, exception_class,
-     succeeded, retried, dead, cancelled, released, snoozed, crashed,
-     wait_seconds, run_seconds, wait_buckets, wait_counts, run_buckets, run_counts)
+""" + INSERT_ROLLUPS + """
 SELECT 'part',
        date_trunc(
            'minute',
@@ -27,7 +30,7 @@ FROM json_to_recordset(%(tallies)s::json) AS given (
     wait_seconds float8, run_seconds float8,
     wait_buckets bigint[], wait_counts bigint[], run_buckets bigint[], run_counts bigint[]
 )
-"""
+"""  # fmt: skip
 
 # Merge the rows of ended minutes (or hours) into one row for each queue, task and exception class. If %(total_span)s is
 # not NULL, add one row for all of them together, so that a reader who filters by nothing reads one row per minute.
@@ -90,10 +93,7 @@ summed_with_total AS (
     GROUP BY starts_at, kind, bucket
 ),
 merged AS (
-    INSERT INTO pgqueue_rollup
-        (span, starts_at, queue_name, task_name, exception_class,
-         succeeded, retried, dead, cancelled, released, snoozed, crashed,
-         wait_seconds, run_seconds, wait_buckets, wait_counts, run_buckets, run_counts)
+""" + INSERT_ROLLUPS + """
     SELECT span, starts_at, queue_name, task_name, exception_class,
            sum(value) FILTER (WHERE kind = 'succeeded'), sum(value) FILTER (WHERE kind = 'retried'),
            sum(value) FILTER (WHERE kind = 'dead'), sum(value) FILTER (WHERE kind = 'cancelled'),
@@ -108,7 +108,7 @@ merged AS (
     GROUP BY span, starts_at, queue_name, task_name, exception_class
 )
 SELECT count(*) FROM old
-"""
+"""  # fmt: skip
 
 # Remove counts past their retention.
 #

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import IDLE_WAIT, OPEN_COMPENSATION
+
 # For each of these jobs, draw an id for the job of its next compensation: that of its last finished step which has one.
 # Return what the compensations are. Return nothing for a job while an earlier compensation of it has not succeeded. If
 # a job has succeeded, forget its compensations.
@@ -73,12 +75,8 @@ taken AS (
 )
 SELECT job_id, compensation_id, call, arguments
 FROM taken
-CROSS JOIN set_config(
-    'idle_in_transaction_session_timeout',
-    coalesce(%(idle_wait)s::text, current_setting('idle_in_transaction_session_timeout')),
-    true
-)
-"""
+""" + IDLE_WAIT + """
+"""  # fmt: skip
 
 # Return one page of the jobs that have a compensation which is neither added nor forgotten, in the order of their ids.
 #
@@ -119,11 +117,5 @@ FROM pgqueue_step AS step
 LEFT JOIN pgqueue_job AS undo ON undo.id = step.compensation_id
 WHERE step.job_id = %(job_id)s::bigint
   AND coalesce(step.compensation_id, 0) <> 0
-  AND (
-      undo.state <> 'succeeded'
-      OR (
-          SELECT true FROM pgqueue_step WHERE job_id = step.job_id AND compensation IS NOT NULL LIMIT 1
-      ) IS NOT NULL
-  )
-LIMIT 1
-"""
+""" + OPEN_COMPENSATION + """
+"""  # fmt: skip

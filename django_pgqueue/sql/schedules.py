@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import IDLE_WAIT
+
 # Return all schedules with the columns that a worker needs, and the database's clock.
 #
 # Caller: lifecycle.schedules.read_schedules(), every few seconds while there are any
@@ -284,11 +286,7 @@ drawn AS MATERIALIZED (
     SELECT judged.*, CASE WHEN what = 'fired' THEN nextval('pgqueue_job_id_seq') END AS job_id,
            CASE WHEN %(key_wait)s::text IS NOT NULL THEN set_config('lock_timeout', %(key_wait)s::text, true) END
     FROM judged
-    CROSS JOIN set_config(
-        'idle_in_transaction_session_timeout',
-        coalesce(%(idle_wait)s::text, current_setting('idle_in_transaction_session_timeout')),
-        true
-    )
+""" + IDLE_WAIT + """
 ),
 noted AS (
     INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, fired_at, job_id)
@@ -306,7 +304,7 @@ moved AS (
     WHERE schedule.id = drawn.id AND drawn.what <> 'waits'
 )
 SELECT id, what, job_id, CASE WHEN job_id IS NOT NULL THEN arguments::text END FROM drawn
-"""
+"""  # fmt: skip
 
 # Record that a job of a schedule is enqueued now, in addition to its ticks. Return the id that was drawn for the job,
 # and its arguments.

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import CLOSED, LEFT_OVER, LOCKED
+from .clauses import CLOSED, LEFT_OVER, LOCKED, RELEASED
 
 # Return the steps of a job in their order, with the seconds until each one wakes. A step that was compensated counts as
 # not done. RETRY removes it, but an attempt must not use it in any case.
@@ -132,11 +132,7 @@ passed AS (
       AND step.name <> mine.name
       AND CASE WHEN step.event_name IS NULL THEN false ELSE step.finished_at IS NULL END
 ),
-moved AS (
-    UPDATE pgqueue_job AS job
-    SET state = CASE WHEN mine.cancelled THEN 'cancelled' ELSE 'ready' END,
-        attempt = greatest(job.attempt - 1, 0),
-        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
+""" + RELEASED + """
         unknown_since = NULL,
         expires_at = NULL,
         run_after = CASE

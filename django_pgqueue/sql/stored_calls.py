@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import RUNNING_PAGE, UNSETTLED_PAGE
+
 # The ready jobs of one lane, in the order of claims: those that are due, those due later, and those to be retried.
 #
 # Caller: lifecycle.stored_calls.ready_calls(), page by page
@@ -40,13 +42,8 @@ LIMIT %(limit)s::bigint
 # Index:  pgqueue_job_running
 RUNNING_CALLS: Final = """/* pgqueue:running_calls */
 SELECT worker_id, execution_id, id
-FROM pgqueue_job
-WHERE state = 'running'
-  AND worker_id IS NOT NULL
-  AND (worker_id, execution_id) > (%(after_worker_id)s::bigint, %(after_id)s::bigint)
-ORDER BY worker_id, execution_id
-LIMIT %(limit)s::bigint
-"""
+""" + RUNNING_PAGE + """
+"""  # fmt: skip
 
 # The jobs of workflows that wait for other jobs, the oldest first.
 #
@@ -182,8 +179,5 @@ SELECT id,
        CASE WHEN failed_at IS NULL THEN on_failure::text END,
        CASE WHEN completed_at IS NULL THEN on_complete::text END,
        on_success::text
-FROM pgqueue_batch
-WHERE succeeded_at IS NULL AND id > %(after_id)s::bigint
-ORDER BY id
-LIMIT %(limit)s::bigint
-"""
+""" + UNSETTLED_PAGE + """
+"""  # fmt: skip

@@ -2,7 +2,15 @@
 
 from typing import Final
 
-from .clauses import TIMES, TIMES_OF_EACH
+from .clauses import DUE_AT, EXPIRES_AT, OPTIONS, TIMES, VALUES_OF_EACH
+
+# A job that has its key. This is the predicate of pgqueue_job_unique: PostgreSQL uses the index only for a statement
+# that has the same one. RETRY repeats it with the name of a table before each column.
+HAS_KEY: Final = "unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))"
+
+# What to do if another job has the key of the new one. The action follows.
+ON_TAKEN_KEY: Final = """ON CONFLICT (task_name, unique_key)
+    WHERE """ + HAS_KEY  # fmt: skip
 
 # Add one job, unless another job with its key is ready (or running, if `unique_ready_only` is NULL).
 #
@@ -11,7 +19,7 @@ from .clauses import TIMES, TIMES_OF_EACH
 # Caller: lifecycle.unique.enqueue_unique()
 # Locks:  waits for the end of an uncommitted transaction that has enqueued the same key: only its end decides which
 #         session was first
-# Index:  pgqueue_job_unique. The statement repeats the predicate of the index; PostgreSQL would not find it otherwise
+# Index:  pgqueue_job_unique
 ENQUEUE_UNIQUE: Final = """/* pgqueue:enqueue_unique */
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
@@ -22,33 +30,19 @@ VALUES (
     %(unique_key)s, %(unique_ready_only)s,
     %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint, %(batch_id)s::bigint
 )
-ON CONFLICT (task_name, unique_key)
-    WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+""" + ON_TAKEN_KEY + """
 DO NOTHING
 RETURNING id, run_after, enqueued_at, expires_at
 """  # fmt: skip
 
-# TIMES, in a CTE.
-TIMES_IN_CTE: Final = """        statement_timestamp() + %(time_shift)s::interval,
-        coalesce(
-            %(run_after)s::timestamptz,
-            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
-        ),
-        %(headers)s::json,
-        coalesce(
-            %(expires_at)s::timestamptz,
-            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-        ),"""
-
 # Replace the call of a ready job with the same key.
-OR_REPLACE: Final = """    ON CONFLICT (task_name, unique_key)
-        WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+OR_REPLACE: Final = ON_TAKEN_KEY + """
     DO UPDATE
     SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
         headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
         limit_key = excluded.limit_key, limit_weight = excluded.limit_weight, limit_order = excluded.limit_order,
         batch_id = excluded.batch_id, attempt = 0, crashes = 0, unknown_since = NULL
-    WHERE pgqueue_job.state = 'ready'"""
+    WHERE pgqueue_job.state = 'ready'"""  # fmt: skip
 
 # The end of the CTE `placed`, and the removal of the steps that its jobs had.
 UNSTEPPED: Final = """),
@@ -90,19 +84,27 @@ WITH placed AS (
          unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
     SELECT
         %(task_name)s::varchar, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
-""" + TIMES_IN_CTE + """
+""" + TIMES + """
         %(unique_key)s::varchar, %(unique_ready_only)s::boolean,
         %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint, %(batch_id)s::bigint
     WHERE (
 """ + KEPT_STATE + """
         WHERE task_name = %(task_name)s::varchar AND unique_key = %(unique_key)s::varchar
-          AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+          AND """ + HAS_KEY + """
     ) IS DISTINCT FROM 'running'
 """ + OR_REPLACE + """
     RETURNING id, run_after, enqueued_at, expires_at
 """ + UNSTEPPED + """
 SELECT id, run_after, enqueued_at, expires_at FROM placed
 """  # fmt: skip
+
+# The calls with their keys, each with its limit, its place and an id. The ids are drawn in the order of the calls,
+# because workers claim in the order of ids.
+CALLS: Final = """    SELECT call, limit_key, limit_weight, limit_order, place, nextval('pgqueue_job_id_seq') AS id
+    FROM ROWS FROM (
+        json_array_elements(%(arguments)s::json),
+        json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
+    ) WITH ORDINALITY AS each (call, limit_key, limit_weight, limit_order, place)"""
 
 # Do what ENQUEUE_UNIQUE does, for many jobs: skip each job whose key another job has. A call with a null key is always
 # added.
@@ -111,15 +113,10 @@ SELECT id, run_after, enqueued_at, expires_at FROM placed
 # Caller: lifecycle.unique.enqueue_many_unique()
 # Locks:  keys are taken in sorted order. In the order of the calls, two such statements could deadlock
 #
-# Each call is an object with its `call` and its `key`. The ids are assigned in the order of the calls, because workers
-# claim in the order of ids.
+# Each call is an object with its `call` and its `key`.
 ENQUEUE_MANY_UNIQUE: Final = """/* pgqueue:enqueue_many_unique */
 WITH given AS MATERIALIZED (
-    SELECT call, limit_key, limit_weight, limit_order, place, nextval('pgqueue_job_id_seq') AS id
-    FROM ROWS FROM (
-        json_array_elements(%(arguments)s::json),
-        json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
-    ) WITH ORDINALITY AS each (call, limit_key, limit_weight, limit_order, place)
+""" + CALLS + """
 )
 INSERT INTO pgqueue_job
     (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
@@ -131,8 +128,7 @@ SELECT
     given.limit_key, given.limit_weight, given.limit_order, %(batch_id)s::bigint
 FROM given
 ORDER BY given.call ->> 'key' COLLATE "C", given.place
-ON CONFLICT (task_name, unique_key)
-    WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+""" + ON_TAKEN_KEY + """
 DO NOTHING
 RETURNING id, unique_key
 """  # fmt: skip
@@ -161,19 +157,15 @@ INSERT INTO pgqueue_job
     (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
      unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
 SELECT
-    given.id, chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
-""" + TIMES_OF_EACH + """
+    given.id, """ + VALUES_OF_EACH + """
     given.key, CASE WHEN given.key IS NOT NULL THEN chosen.unique_ready_only END,
     given.limit_key, given.limit_weight, given.limit_order, chosen.batch_id
 FROM given
-JOIN json_to_recordset(%(options)s::json) AS chosen (
-    number integer, task_name varchar, queue_name varchar, priority smallint, max_attempts smallint,
-    run_after timestamptz, delay_seconds float8, headers text, expires_at timestamptz, expires_seconds float8,
+""" + OPTIONS + """
     unique_ready_only boolean, batch_id bigint
 ) ON chosen.number = given.number
 ORDER BY chosen.task_name COLLATE "C", given.key COLLATE "C", given.place
-ON CONFLICT (task_name, unique_key)
-    WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+""" + ON_TAKEN_KEY + """
 DO NOTHING
 RETURNING id, task_name, unique_key
 """  # fmt: skip
@@ -187,11 +179,7 @@ RETURNING id, task_name, unique_key
 # Cost:   one search in the primary key of pgqueue_step for each job. Steps are removed as by ENQUEUE_OR_REPLACE
 ENQUEUE_MANY_OR_REPLACE: Final = """/* pgqueue:enqueue_many_or_replace */
 WITH drawn AS MATERIALIZED (
-    SELECT call, limit_key, limit_weight, limit_order, place, nextval('pgqueue_job_id_seq') AS id
-    FROM ROWS FROM (
-        json_array_elements(%(arguments)s::json),
-        json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
-    ) WITH ORDINALITY AS each (call, limit_key, limit_weight, limit_order, place)
+""" + CALLS + """
 ),
 given AS MATERIALIZED (
     SELECT call, limit_key, limit_weight, limit_order, place, id,
@@ -204,7 +192,7 @@ placed AS (
          unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
     SELECT
         given.id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
-""" + TIMES_IN_CTE + """
+""" + TIMES + """
         given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END,
         given.limit_key, given.limit_weight, given.limit_order, %(batch_id)s::bigint
     FROM given
@@ -212,7 +200,7 @@ placed AS (
       AND (
 """ + KEPT_STATE + """
           WHERE task_name = %(task_name)s::varchar AND unique_key = given.call ->> 'key'
-            AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+            AND """ + HAS_KEY + """
       ) IS DISTINCT FROM 'running'
     ORDER BY given.call ->> 'key' COLLATE "C", given.place
 """ + OR_REPLACE + """
@@ -233,10 +221,10 @@ CROSS JOIN LATERAL (
     FROM pgqueue_job
     WHERE task_name = %(task_name)s
       AND unique_key = wanted.key
-      AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+      AND """ + HAS_KEY + """
     OFFSET 0
 ) AS owner
-"""
+"""  # fmt: skip
 
 # Add jobs whose keys have no open uniqueness window, and open a window of the given length for each key. Calls with a
 # null key are always added. The keys must be distinct.
@@ -331,14 +319,8 @@ placed AS (
         attempt = 0, crashes = 0, unknown_since = NULL, headers = %(headers)s::json,
         limit_key = waiting.limit_key, limit_weight = waiting.limit_weight, limit_order = waiting.limit_order,
         batch_id = %(batch_id)s::bigint,
-        run_after = coalesce(
-            %(run_after)s::timestamptz,
-            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
-        ),
-        expires_at = coalesce(
-            %(expires_at)s::timestamptz,
-            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-        )
+        run_after = """ + DUE_AT + """,
+        expires_at = """ + EXPIRES_AT + """
     FROM waiting
     WHERE job.id = waiting.id
       AND (SELECT true FROM pgqueue_step WHERE job_id = waiting.id AND compensation IS NOT NULL LIMIT 1) IS NULL

@@ -16,7 +16,7 @@ BREAKERS = of_tests(
         "[]",
         inside="KeyClaims._controls_of",
     ),
-    Mutant("few attempts open a breaker", "counted.ended >= given.attempts AND ", "", file="sql/breakers.py", times=2),
+    Mutant("few attempts open a breaker", "counted.ended >= given.attempts AND ", "", file="sql/breakers.py"),
     Mutant(
         "a share of exactly the threshold opens nothing",
         "failed >= given.share",
@@ -28,7 +28,6 @@ BREAKERS = of_tests(
         "make_interval(secs => given.window_seconds)",
         "make_interval(secs => 9e6)",
         file="sql/breakers.py",
-        times=2,
     ),
     Mutant(
         "jobs from before the opening decide about a success",

@@ -81,7 +81,7 @@ COMPENSATIONS = of_tests(
         "a job is retried while it is compensated",
         "undo.state <> 'succeeded'\n              OR",
         "false\n              AND",
-        inside="operator.RETRY",
+        "operator.RETRY",
     ),
     Mutant(
         "a job is deleted before its compensations are enqueued",

@@ -126,8 +126,8 @@ MUTANTS = [
     Mutant("only the outer LIMIT in CLAIM", "        LIMIT %(limit)s\n        FOR NO", "        FOR NO", "CLAIM"),
     Mutant(
         "columns from a second look at the table in CLAIM",
-        "RETURNING \n    job.id, job.execution_id, job.task_name,",
-        "RETURNING \n    job.id, job.execution_id, (SELECT task_name FROM pgqueue_job WHERE id = due.id),",
+        "RETURNING\n    job.id, job.execution_id, job.task_name,",
+        "RETURNING\n    job.id, job.execution_id, (SELECT task_name FROM pgqueue_job WHERE id = due.id),",
         "CLAIM",
     ),
     Mutant("order inside a lane dropped", "        ORDER BY run_after, id\n", "", "CLAIM"),

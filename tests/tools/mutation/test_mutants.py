@@ -71,7 +71,7 @@ def test_mutants_name_tests_that_exist():
         ("Claimer", "django_pgqueue/worker/claiming/lanes.py"),
         ("report_of", "django_pgqueue/db/errors.py"),
         ("OUTCOME_OF_STATE", "django_pgqueue/db/statements.py"),
-        ("FAILING_KEYS", "django_pgqueue/sql/limits.py"),
+        ("CLOSE_BREAKERS", "django_pgqueue/sql/limits.py"),
     ],
 )
 def test_mutants_of_moved_code_still_fit(moved, path):
