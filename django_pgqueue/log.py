@@ -1,6 +1,6 @@
 """Write one log line per transition of a job, on the logger `django_pgqueue.worker`, and the lines of `-v 2`.
 
-`worker.execution.events` calls `write()` at each transition. The lines do not depend on the application's signal
+`worker.execution.job_events` calls `write()` at each transition. The lines do not depend on the application's signal
 receivers. `log_events` lists the fields of the records. No record carries an argument or a result. `enable()` decides
 once, when the worker starts, which transitions are logged, because writing a line costs more than running a small job.
 

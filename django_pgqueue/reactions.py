@@ -25,7 +25,7 @@ from .ground.endings import ENDINGS, Ending
 from .lifecycle.types import Claimed, TransitionResult, TransitionStatus
 from .settings.conf import get_settings
 from .states import FINISHED, State
-from .waiting import listener
+from .waiting import completion_listener
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -261,7 +261,7 @@ class AnyWaiters:
         if not isinstance(connection, EngineConnection):
             return
         try:
-            listener.notify(connection, listener.OVER, job_ids)
+            completion_listener.notify(connection, completion_listener.OVER, job_ids)
         except (psycopg.Error, OSError):
             logger.debug("could not notify the applications that wait for finished jobs", exc_info=True)
 
@@ -271,8 +271,8 @@ class AnyWaitersAfterCommit(AnyWaiters):
 
     def notify(self, connection: Any, job_ids: Sequence[int]) -> None:
         """Send the ids after the commit."""
-        for payload in listener.payloads(job_ids):
-            wake_workers_after_commit(connection, payload, channel=listener.OVER)
+        for payload in completion_listener.payloads(job_ids):
+            wake_workers_after_commit(connection, payload, channel=completion_listener.OVER)
 
 
 _APPLICATION: Final = Reactions([SendSignals()], AnyWaitersAfterCommit(), wake=wake_workers_after_commit)

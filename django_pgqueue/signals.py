@@ -11,7 +11,7 @@ database). The sender of a `WorkerSignal` is None.
 
 In a worker process, one separate thread calls the receivers of the engine's signals in the order of the events, so that
 no receiver blocks a thread of the engine. `job_started` and `worker_process_stopping` are exceptions, and so is what a
-task does itself: `enqueue()` and `cancel()`. See `worker.completion.callbacks`.
+task does itself: `enqueue()` and `cancel()`. See `worker.completion.receiver_thread`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from django_pgqueue.lifecycle.ticks import Fired, Tick
 from django_pgqueue.lifecycle.types import Claimed, Cursor, ExecutionKey, Failed, Lane, Succeeded, TransitionResult
 from django_pgqueue.options.task_options import UNSET, JobOptions
 from django_pgqueue.states import Outcome
-from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.job_events import FOREGROUND
 
 NOOP = "tests.app.tasks.noop"
 NO_ARGUMENTS = '{"args":[],"kwargs":{}}'

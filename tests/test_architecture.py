@@ -286,6 +286,25 @@ def test_small_modules_have_a_second_caller_or_a_reason():
     assert {part for part in parts if not any(part in name for name in small)} == set()
 
 
+RECURRING = {
+    "a capability, in several layers": "audit batches breakers bulk_acts chunks claims completions controls ends "
+    "enqueueing events expiry graphs history installations lanes leases limit_overrides limits logs middleware "
+    "next_ticks operator pauses pruning queues remote_tokens requeues rescues rollups sagas schedules search_keys "
+    "steps stored_calls unique worker_requests workers",
+    "the same part of several pages": "actions columns form page words",
+    "the same part of several kinds of statistics": "answers explanation figures queries",
+    "Django looks for it by this name": "apps views",
+}
+
+
+def test_modules_share_names_only_for_one_thing():
+    """A search for a module finds one, unless its name is that of a capability in several layers."""
+    names = Counter(Path(name).stem for name in FILES if not name.endswith("__init__.py"))
+    assert {name for name, count in names.items() if count > 1} == {
+        name for known in RECURRING.values() for name in known.split()
+    }
+
+
 def test_classes_have_names_of_their_own():
     """A search for a class finds one class. Django prescribes the name of a command."""
     names = Counter(node.name for name in FILES for node in tree_of(name).body if isinstance(node, ast.ClassDef))

@@ -19,7 +19,7 @@ INTERNAL = (
     "django_pgqueue.worker",
     "django_pgqueue.waiting",
     "django_pgqueue.middleware",
-    "django_pgqueue.models.operations",
+    "django_pgqueue.models.operations_link",
     "django_pgqueue.contrib.remote",
 )
 """Modules whose coroutines no application calls. `arun()` of a middleware is written by the application, and Django

@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from django_pgqueue import Workflow
 from django_pgqueue.ends import job_operations
-from django_pgqueue.models import AuditEntry, Job, operations
-from django_pgqueue.models.operations import ChangeTally, ChosenJobs, JobsToChange
+from django_pgqueue.models import AuditEntry, Job, operations_link
+from django_pgqueue.models.operations_link import ChangeTally, ChosenJobs, JobsToChange
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
 from tests import helpers
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    monkeypatch.setattr(operations, "BATCH_SIZE", 2)
-    monkeypatch.setattr(operations, "ID_PAGE_SIZE", 3)
-    monkeypatch.setattr("django_pgqueue.management.subcommands.batches.BATCH_SIZE", 2)
+    monkeypatch.setattr(operations_link, "BATCH_SIZE", 2)
+    monkeypatch.setattr(operations_link, "ID_PAGE_SIZE", 3)
+    monkeypatch.setattr("django_pgqueue.management.subcommands.paced_changes.BATCH_SIZE", 2)
     monkeypatch.setattr("django_pgqueue.acts.job_changes.BATCH_SIZE", 2)
 
 
@@ -81,7 +81,7 @@ def test_retry_counts_restored_jobs_of_later_batches():
 
 
 def test_retry_one_by_one_counts_restored_jobs(monkeypatch):
-    monkeypatch.setattr(operations, "BATCH_SIZE", 100)
+    monkeypatch.setattr(operations_link, "BATCH_SIZE", 100)
     star(dead=True)
     run_jobs()
     refused = tasks.noop.enqueue().pk

@@ -17,8 +17,8 @@ from django.utils import timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_pgqueue.deploys import calls, stored
-from django_pgqueue.deploys.calls import call_problems
+from django_pgqueue.deploys import call_shapes, stored
+from django_pgqueue.deploys.call_shapes import call_problems
 from django_pgqueue.lifecycle import claims, stored_calls
 from django_pgqueue.models import JobBatch, JobStep
 from django_pgqueue.tasks import registry
@@ -245,16 +245,16 @@ NAMES = st.sampled_from("abcd")
 
 @st.composite
 def functions(draw: st.DrawFn) -> Any:
-    kinds = sorted(draw(st.lists(st.sampled_from(list(calls.Kind)), max_size=4)))
+    kinds = sorted(draw(st.lists(st.sampled_from(list(call_shapes.Kind)), max_size=4)))
     parameters: list[inspect.Parameter] = []
     has_default = False
     for number, kind in enumerate(kinds):
-        if kind in (calls.Kind.VAR_POSITIONAL, calls.Kind.VAR_KEYWORD):
+        if kind in (call_shapes.Kind.VAR_POSITIONAL, call_shapes.Kind.VAR_KEYWORD):
             if kind in {each.kind for each in parameters}:
                 continue
             default: Any = inspect.Parameter.empty
         else:
-            wants_default = draw(st.booleans()) or (has_default and kind in calls.POSITIONAL)
+            wants_default = draw(st.booleans()) or (has_default and kind in call_shapes.POSITIONAL)
             has_default = wants_default
             default = None if wants_default else inspect.Parameter.empty
         parameters.append(inspect.Parameter("abcd"[number], kind, default=default))
@@ -272,7 +272,7 @@ def test_call_problems_agree_with_python(signature, positional, names):
         fits = True
     except TypeError:
         fits = False
-    problems = list(calls.binding_problems(list(signature.parameters.values()), positional, names))
+    problems = list(call_shapes.binding_problems(list(signature.parameters.values()), positional, names))
     assert (problems == []) == fits
 
 

@@ -9,7 +9,7 @@ from django.db import IntegrityError, connection, transaction
 from django_pgqueue import JobLocked, models
 from django_pgqueue.lifecycle import completions, operator
 from django_pgqueue.lifecycle.types import Released, TransitionStatus
-from django_pgqueue.models import DeadJob, Execution, Job, Worker, operations
+from django_pgqueue.models import DeadJob, Execution, Job, Worker, operations_link
 from django_pgqueue.states import State
 from tests import helpers
 from tests.app import tasks
@@ -55,7 +55,7 @@ def test_job_cancel_locked_row_raises_job_locked(committing, second, monkeypatch
 def test_queryset_cancel_skips_locked_jobs(committing, second, monkeypatch, batch):
     """A batch can also be a single job."""
     monkeypatch.setattr(operator, "LOCK_WAIT_SECONDS", 0.02)
-    monkeypatch.setattr(operations, "BATCH_SIZE", batch)
+    monkeypatch.setattr(operations_link, "BATCH_SIZE", batch)
     ids = tasks.noop.enqueue_many([((), {})] * 5)
     with helpers.transaction(second):
         second.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [ids[2]])
@@ -65,7 +65,7 @@ def test_queryset_cancel_skips_locked_jobs(committing, second, monkeypatch, batc
 
 @pytest.mark.parametrize("batch", [1, 3, 100])
 def test_queryset_operations_count_their_jobs_in_batches(committing, monkeypatch, batch):
-    monkeypatch.setattr(operations, "BATCH_SIZE", batch)
+    monkeypatch.setattr(operations_link, "BATCH_SIZE", batch)
     mine = tasks.noop.using(queue_name="mail", run_after=3600).enqueue_many([((), {})] * 7)
     others = tasks.noop.enqueue_many([((), {})] * 3)
     mail = Job.objects.filter(queue_name="mail")
@@ -78,7 +78,7 @@ def test_queryset_operations_count_their_jobs_in_batches(committing, monkeypatch
 
 
 def test_queryset_operation_that_empties_filter_is_complete(committing, monkeypatch):
-    monkeypatch.setattr(operations, "BATCH_SIZE", 2)
+    monkeypatch.setattr(operations_link, "BATCH_SIZE", 2)
     tasks.noop.enqueue_many([((), {})] * 5)
     assert Job.objects.filter(state="ready").cancel() == 5
     assert Job.objects.filter(state="cancelled").retry() == 5

@@ -10,7 +10,7 @@ from django_pgqueue.ground.endings import ENDINGS, Ending
 from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions, signals_of
 from django_pgqueue.states import FINISHED, TRANSITIONS, Outcome, State, TransitionName
-from django_pgqueue.waiting import listener
+from django_pgqueue.waiting import completion_listener
 from django_pgqueue.worker.completion.writer import release_executions
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
@@ -35,15 +35,15 @@ ACTS = {
 def notified(new_connection, engine):
     """Return a function that returns the job ids of the notifications to waiting applications since its last call."""
     listening = new_connection()
-    listening.execute(f"LISTEN {listener.OVER}")
+    listening.execute(f"LISTEN {completion_listener.OVER}")
 
     def notified():
-        engine.execute(f"NOTIFY {listener.OVER}, 'end'")
+        engine.execute(f"NOTIFY {completion_listener.OVER}, 'end'")
         ids = []
         for notice in listening.notifies(timeout=20.0):
             if notice.payload == "end":
                 break
-            ids += listener.ids_in(notice.payload)
+            ids += completion_listener.ids_in(notice.payload)
         return ids
 
     return notified

@@ -18,7 +18,7 @@ from django_pgqueue.lifecycle.types import Cancelled, Released
 from django_pgqueue.models import Job
 from django_pgqueue.tasks.context import running_job
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.waiting import results
+from django_pgqueue.waiting import result_wait
 from tests import helpers
 from tests.app import tasks
 
@@ -40,14 +40,14 @@ both = pytest.mark.parametrize("how", ["sync", "async"])
 def before_poll(monkeypatch):
     """Return a dict in which a test plans actions: each is called before the poll with its number, from 0."""
     plans: dict[int, object] = {}
-    original, count = results._is_over, iter(range(1000))
+    original, count = result_wait._is_over, iter(range(1000))
 
     def is_over(job, *, is_first):
         if plan := plans.get(next(count)):
             plan()
         return original(job, is_first=is_first)
 
-    monkeypatch.setattr(results, "_is_over", is_over)
+    monkeypatch.setattr(result_wait, "_is_over", is_over)
     return plans
 
 
@@ -142,7 +142,7 @@ def test_wait_invalid_timeout_is_refused(job, timeout, error):
 
 
 def test_wait_last_poll_is_at_the_timeout(job, engine, before_poll, monkeypatch):
-    monkeypatch.setattr(results, "FIRST_PAUSE_SECONDS", 30.0)
+    monkeypatch.setattr(result_wait, "FIRST_PAUSE_SECONDS", 30.0)
     before_poll[1] = lambda: operator.cancel(engine, [job.pk])
     with pytest.raises(JobCancelled):
         job.wait(0.05)
@@ -186,14 +186,14 @@ def test_wait_polls_less_and_less_often_by_one_query(job, monkeypatch):
     """A notification would end an interval early, but none arrives in this test."""
     slept = []
     event = SimpleNamespace(wait=slept.append, clear=lambda: None, set=None)
-    monkeypatch.setattr(results, "threading", SimpleNamespace(Event=lambda: event))
-    monkeypatch.setattr(results, "time", SimpleNamespace(monotonic=lambda: sum(slept)))
-    monkeypatch.setattr(results.listener, "awaiting", lambda *_: nullcontext())
+    monkeypatch.setattr(result_wait, "threading", SimpleNamespace(Event=lambda: event))
+    monkeypatch.setattr(result_wait, "time", SimpleNamespace(monotonic=lambda: sum(slept)))
+    monkeypatch.setattr(result_wait.listener, "awaiting", lambda *_: nullcontext())
     with CaptureQueriesContext(connection) as queries, pytest.raises(TimeoutError):
         job.wait(60)
     assert len(queries) == len(slept) + (slept[-1] > 0) or len(queries) == len(slept)
-    assert slept[0] == results.FIRST_PAUSE_SECONDS
-    assert max(slept) == results.LONGEST_PAUSE_SECONDS
+    assert slept[0] == result_wait.FIRST_PAUSE_SECONDS
+    assert max(slept) == result_wait.LONGEST_PAUSE_SECONDS
     assert len(slept) < 80
     assert not any("arguments" in query["sql"] for query in queries), "only the end of the wait must read the whole row"
 

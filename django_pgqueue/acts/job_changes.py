@@ -15,7 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_pgqueue.lifecycle import audit as lifecycle_audit
 from django_pgqueue.models import BATCH_SIZE, Job
-from django_pgqueue.models.operations import ChangeTally, JobsToChange, superseded_ids
+from django_pgqueue.models.operations_link import ChangeTally, JobsToChange, superseded_ids
 from django_pgqueue.states import ActOutcome, Seen, TransitionName
 
 from . import JobAct

@@ -2,7 +2,7 @@
 
 Django's admin autodiscovery imports this package. Three invariants hold for every page:
 
-* Queries are bounded, so that the pages work with millions of jobs (see `readonly` and `filters`).
+* Queries are bounded, so that the pages work with millions of jobs (see `readonly` and `list_filters`).
 * Rows are shown as text. A list decodes no arguments, and no page imports a module because a row names it.
 * Jobs change only through `lifecycle` and the model's methods (see `job_actions`).
 """

@@ -26,9 +26,9 @@ from . import databases
 from .batches.acts import act_urls, not_found
 from .batches.page import batch_page
 from .batches.words import badges, with_words
-from .filters import row_id_of
 from .formatting import moment_ago, shortened, visible
 from .links import address
+from .list_filters import row_id_of
 from .readonly import DatabaseChangeList, ReadOnlyAdmin, column
 
 COUNTED: Final = 10_000

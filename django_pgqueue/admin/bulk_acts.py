@@ -25,8 +25,8 @@ from django_pgqueue.models import AuditEntry
 from django_pgqueue.states import ActOutcome, TransitionName
 
 from . import databases, private
-from .filters import moment_of
 from .formatting import full_date, visible
+from .list_filters import moment_of
 
 NAMES: Final = {
     "state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class", "limit": "limit_key"

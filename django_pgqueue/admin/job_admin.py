@@ -29,7 +29,6 @@ from .act_view import FORM, act_view
 from .bulk_acts import links_of_list, of_list
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
 from .control_acts import back_of, button_urls
-from .filters import BatchFilter, ErrorFilter, LimitFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
 from .formatting import shortened
 from .forms import confirmation
 from .forms.enqueue_form import enqueue_view
@@ -41,8 +40,9 @@ from .job.move_and_delete import DELETE, ON_ONE_JOB
 from .job.page import job_page
 from .limits.form import form_url
 from .links import redirect_to
-from .operations import Operation, selected_action
+from .list_filters import BatchFilter, ErrorFilter, LimitFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
 from .private import LIST_NOTE, NO_PERMISSION, may_view, with_permission
+from .row_operations import Operation, selected_action
 
 
 def job_form_urls(site: AdminSite) -> list[URLPattern]:

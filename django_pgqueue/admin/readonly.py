@@ -23,7 +23,7 @@ from django.utils.text import capfirst
 from django_pgqueue.admin import databases
 from django_pgqueue.db.fields import statement_time
 
-from .filters import row_id_of
+from .list_filters import row_id_of
 from .navigation import navigation
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from django_pgqueue.schedules import job_options, next_ticks
 from . import databases
 from .formatting import dated, seen_at, visible
 from .links import address_for, redirect_to
-from .operations import selected_action
 from .private import may_view
+from .row_operations import selected_action
 from .schedules.actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered
 from .schedules.columns import ScheduleColumns, problem_of
 from .schedules.form import ScheduleForm

@@ -6,7 +6,7 @@ this package's own tasks; this package only translates between the two interface
 
 from .adapter import JobContext
 from .backend import PgQueueBackend
-from .results import JobResult
-from .tasks import PgQueueTask, task
+from .result_translation import JobResult
+from .task_class import PgQueueTask, task
 
 __all__ = ["JobContext", "JobResult", "PgQueueBackend", "PgQueueTask", "task"]

@@ -1,7 +1,7 @@
 """Give the engine the parts of Django's framework that a running job needs: the context and the return value's form.
 
-`tasks.for_engine()` attaches an `Adapter` to each task of the registry that belongs to Django's framework. The engine
-calls it and imports nothing of the framework itself, which Django 5.2 does not have.
+`task_class.for_engine()` attaches an `Adapter` to each task of the registry that belongs to Django's framework. The
+engine calls it and imports nothing of the framework itself, which Django 5.2 does not have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.db import DatabaseError
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.tasks import context as engine
 
-from . import results, signals
+from . import framework_signals, result_translation
 from .compat import TaskContext, TaskResultDoesNotExist, TaskResultStatus, normalize_json
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Adapter:
 
     def enqueued(self, job_id: int, database: str, queue_name: str) -> None:
         """Send `task_enqueued` for a job that a schedule has enqueued."""
-        signals.enqueued(self, job_id, database, queue_name)
+        framework_signals.enqueued(self, job_id, database, queue_name)
 
     def context(self, job: engine.TaskContext) -> JobContext:
         """Return the first argument of a task with `takes_context`.
@@ -82,10 +82,10 @@ class Adapter:
                 result.load()
         return JobContext(task_result=result, job=job)
 
-    def task_result(self, job_id: int, database: str, attempt: int, queue_name: str) -> results.JobResult:
+    def task_result(self, job_id: int, database: str, attempt: int, queue_name: str) -> result_translation.JobResult:
         """Return the result of a running job, as far as it is known without a query."""
         changes = {"queue_name": queue_name}
-        result = results.new_result(self.task, job_id, database, TaskResultStatus.RUNNING, changes)
+        result = result_translation.new_result(self.task, job_id, database, TaskResultStatus.RUNNING, changes)
         object.__setattr__(result, "_attempts", attempt)
         return result
 

@@ -23,7 +23,7 @@ from django_pgqueue.options.task_options import BACKEND_DEFAULTS
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.task import Task as EngineTask
 
-from . import results
+from . import result_translation
 from .adapter import Adapter
 from .compat import (
     BaseTaskBackend,
@@ -34,8 +34,8 @@ from .compat import (
     normalize_json,
     task_enqueued,
 )
-from .results import JobResult
-from .tasks import PgQueueTask, adopt, for_engine
+from .result_translation import JobResult
+from .task_class import PgQueueTask, adopt, for_engine
 
 if TYPE_CHECKING:
     from django_pgqueue.models import Job
@@ -145,7 +145,7 @@ class PgQueueBackend(BaseTaskBackend):
         """Send the signals of a new job, and return its result."""
         if job.is_duplicate:
             return self._result_of_duplicate(task, job)
-        result = results.of_job_row(job, self.alias, [])
+        result = result_translation.of_job_row(job, self.alias, [])
         raise_if_aborted(connections[str(job._state.db)], task_enqueued.send_robust(type(self), task_result=result))
         engine_task.send_enqueued(job)
         if get_settings().IMMEDIATE:
@@ -157,9 +157,9 @@ class PgQueueBackend(BaseTaskBackend):
         """Return the result of the existing job; only its id if its row is gone and its uniqueness window lasts."""
         database = str(job._state.db)
         try:
-            result = results.load(database, job.pk, self.alias)
+            result = result_translation.load(database, job.pk, self.alias)
         except TaskResultDoesNotExist:
-            result = results.new_result(task, job.pk, database, TaskResultStatus.READY, {})
+            result = result_translation.new_result(task, job.pk, database, TaskResultStatus.READY, {})
         object.__setattr__(result, "is_duplicate", True)
         return result
 
@@ -174,7 +174,7 @@ class PgQueueBackend(BaseTaskBackend):
         """
         if not ID.fullmatch(str(result_id)):
             raise TaskResultDoesNotExist(result_id)
-        return results.load(self.database, int(result_id), self.alias)
+        return result_translation.load(self.database, int(result_id), self.alias)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """Return an error `pgqueue.E004` for each problem with this backend's entry in TASKS."""

@@ -252,7 +252,7 @@ def clear(
 
 
 def _clear(kind: Pausable, name: str, connection: BaseDatabaseWrapper) -> int:
-    from django_pgqueue.models.operations import JobsToChange  # task modules are imported before models can be
+    from django_pgqueue.models.operations_link import JobsToChange  # task modules are imported before models can be
 
     cancelled = 0
     for any_name in names_of(kind, name):

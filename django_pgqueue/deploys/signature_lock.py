@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue.tasks import registry
 
-from .calls import NAMED, POSITIONAL, Kind, is_required, parameters_of
+from .call_shapes import NAMED, POSITIONAL, Kind, is_required, parameters_of
 
 if TYPE_CHECKING:
     from django_pgqueue.tasks.definition import TaskDefinition

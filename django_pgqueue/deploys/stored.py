@@ -21,7 +21,7 @@ from django_pgqueue.schedules import declarations
 from django_pgqueue.stats.limits.lanes import limited_lanes
 from django_pgqueue.tasks import registry
 
-from .calls import HAVE, UNKNOWN_TASK, CallProblem, call_problems, value_problem
+from .call_shapes import HAVE, UNKNOWN_TASK, CallProblem, call_problems, value_problem
 
 KINDS: Final = (
     *("due", "scheduled", "retrying", "waiting", "running", "dead"),

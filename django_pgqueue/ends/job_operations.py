@@ -1,9 +1,9 @@
 """The operations behind the methods of `Job` and `JobQuerySet`: retry, cancel, run now, and wait; also move and delete.
 
 They need `lifecycle`, `codecs`, `reactions` and `waiting`, which are layers above the models. The app's configuration
-passes this module down: the models find it by `models.operations`. The admin and `manage.py pgqueue` call it directly.
-It protects one invariant: if the caller passes what it has seen of a job, the transition applies only if the job has
-not changed since.
+passes this module down: the models find it by `models.operations_link`. The admin and `manage.py pgqueue` call it
+directly. It protects one invariant: if the caller passes what it has seen of a job, the transition applies only if the
+job has not changed since.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from django_pgqueue.lifecycle import operator
 from django_pgqueue.lifecycle.graphs import waiting_ids
 from django_pgqueue.reactions import after_application, after_operator
 from django_pgqueue.states import State
-from django_pgqueue.waiting.results import await_result as await_result
-from django_pgqueue.waiting.results import return_value as return_value
-from django_pgqueue.waiting.results import wait as wait
+from django_pgqueue.waiting.result_wait import await_result as await_result
+from django_pgqueue.waiting.result_wait import return_value as return_value
+from django_pgqueue.waiting.result_wait import wait as wait
 
 from .deletion import delete_batches as delete_batches
 from .deletion import delete_job as delete_job
@@ -30,7 +30,7 @@ from .graphs import advanced_transitions
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle.graphs import AdvancedJob, Restored
-    from django_pgqueue.models.operations import JobsToChange, Transition
+    from django_pgqueue.models.operations_link import JobsToChange, Transition
 
 
 def retry(act: JobsToChange) -> dict[int, State]:

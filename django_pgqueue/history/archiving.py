@@ -21,7 +21,17 @@ from django_pgqueue.ground.posix import CAN_FORK
 from django_pgqueue.lifecycle import history
 from django_pgqueue.states import State
 
-from .batches import Choice, Move, Pace, alias, check_rate, counted, finished_states, names_of_queues, names_of_tasks
+from .finished_pages import (
+    Choice,
+    Move,
+    Pace,
+    alias,
+    check_rate,
+    counted,
+    finished_states,
+    names_of_queues,
+    names_of_tasks,
+)
 
 if CAN_FORK:
     import fcntl

@@ -20,7 +20,7 @@ from django_pgqueue.lifecycle.history import erase_callbacks as store_callbacks
 from django_pgqueue.lifecycle.pruning import EVER
 from django_pgqueue.states import FINISHED
 
-from .batches import Choice, Pace, alias, check_rate, counted, finished_states, names_of_queues, names_of_tasks
+from .finished_pages import Choice, Pace, alias, check_rate, counted, finished_states, names_of_queues, names_of_tasks
 
 BATCH: Final = 1000
 """Finished jobs that one statement looks at."""

@@ -18,7 +18,7 @@ from django_pgqueue import stats
 from django_pgqueue.control.targets import in_limit
 from django_pgqueue.lifecycle import claims
 from django_pgqueue.models import Execution, Job
-from django_pgqueue.models.operations import BATCH_SIZE, database_now
+from django_pgqueue.models.operations_link import BATCH_SIZE, database_now
 from django_pgqueue.states import State
 from django_pgqueue.tasks import registry
 

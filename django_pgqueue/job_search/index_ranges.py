@@ -11,7 +11,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from django_pgqueue import stats
 from django_pgqueue.models import Execution, Job, SearchKey
-from django_pgqueue.models.operations import database_now, lease_end
+from django_pgqueue.models.operations_link import database_now, lease_end
 from django_pgqueue.states import FINISHED, STATE_OF, State
 
 from .filters import Filters, PausedNames

@@ -22,7 +22,7 @@ from .history import ArchivedJob
 from .installations import Installation
 from .jobs import DeadJob, Job, JobQuerySet
 from .limits import LimitOverride, LimitState
-from .operations import BATCH_SIZE
+from .operations_link import BATCH_SIZE
 from .pauses import Pause
 from .rollups import Rollup
 from .schedules import Schedule, ScheduleRun

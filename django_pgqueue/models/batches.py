@@ -20,7 +20,7 @@ from django_pgqueue.db.fields import (
     are_numbers,
 )
 
-from .operations import check_deletable, operations
+from .operations_link import check_deletable, operations
 
 
 class JobBatchQuerySet(models.QuerySet["JobBatch"]):

@@ -16,12 +16,12 @@ from django_pgqueue.durations import seconds
 from django_pgqueue.ground.search_text import Scalar, as_search_text
 from django_pgqueue.states import State
 
-from .operations import ChosenJobs, JobsToChange, check_deletable, database_now, lease_end, operations
+from .operations_link import ChosenJobs, JobsToChange, check_deletable, database_now, lease_end, operations
 
 if TYPE_CHECKING:
     from django_pgqueue.durations import Duration
 
-    from .operations import JobChange
+    from .operations_link import JobChange
 
 
 JobT = TypeVar("JobT", bound=models.Model)

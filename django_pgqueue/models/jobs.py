@@ -17,16 +17,16 @@ from django_pgqueue.db.fields import InstantField, PlainJSONField
 from django_pgqueue.ground.progress import Progress
 from django_pgqueue.states import FINISHED, Seen, State
 
-from .fields import CodecJSONField
+from .encoded_field import CodecJSONField
 from .job_indexes import CONSTRAINTS, INDEXES
 from .job_querysets import JobChanges
-from .operations import JobsToChange, operations
+from .operations_link import JobsToChange, operations
 from .result_attributes import TaskResultAttributes
 
 if TYPE_CHECKING:
     from django_pgqueue.durations import Duration
 
-    from .operations import JobChange
+    from .operations_link import JobChange
 
 
 class JobQuerySet(JobChanges["Job"]):

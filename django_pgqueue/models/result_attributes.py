@@ -14,7 +14,7 @@ from django.db import models
 from django_pgqueue.ground.task_results import OF_ERRORS, STATUS, AttemptError, argument_part, errors_of
 from django_pgqueue.states import FINISHED, State
 
-from .operations import operations
+from .operations_link import operations
 
 
 class TaskResultAttributes(models.Model):

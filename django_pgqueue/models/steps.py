@@ -12,7 +12,7 @@ from django_pgqueue.db.fields import MOST_ID, InstantField, IsJson, PlainJSONFie
 from django_pgqueue.declared.steps import MAX_KEY_LENGTH, MAX_NAME_LENGTH
 from django_pgqueue.states import StepKind, StepState
 
-from .fields import CodecJSONField
+from .encoded_field import CodecJSONField
 from .jobs import Job
 
 

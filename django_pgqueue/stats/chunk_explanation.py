@@ -16,7 +16,7 @@ from django_pgqueue.tasks.registry import in_words
 from .answers import NONE
 from .explained_job import ExplainedJob
 from .limits import queries as limit_queries
-from .limits.ranges import LaneRange, columns, range_of_key
+from .limits.key_ranges import LaneRange, columns, range_of_key
 from .reasons import FoundReason, Reason
 from .sentences import time_text
 

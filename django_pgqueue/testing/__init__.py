@@ -11,7 +11,7 @@ from typing import Any
 
 from .assertions import assert_enqueued, assert_not_enqueued, capture_jobs, enqueued
 from .clock import time_travel
-from .runner import delete_all_jobs, run_jobs
+from .job_runner import delete_all_jobs, run_jobs
 
 __all__ = [
     "DummyBackend",

@@ -1,1 +1,1 @@
-"""Wait for a job to finish: `results` polls its row, `listener` shortens the wait by notifications."""
+"""Wait for a job to finish: `result_wait` polls its row, `completion_listener` shortens the wait by notifications."""

@@ -32,7 +32,7 @@ from .completion.writer import finish
 from .execution.attempt import Attempt
 from .execution.chunk_attempt import attempt_of
 from .execution.error_text import is_a, log_exception
-from .execution.events import FOREGROUND
+from .execution.job_events import FOREGROUND
 from .execution.log_recorder import recorder
 from .foreground_claim import claim_at_enqueue
 

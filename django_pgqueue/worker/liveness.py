@@ -14,8 +14,8 @@ from typing import Final, NoReturn
 
 from django_pgqueue.ground.log_events import event
 from django_pgqueue.settings.conf import get_settings
-from django_pgqueue.worker.completion.callbacks import CallbackRunner
 from django_pgqueue.worker.completion.completer import Completer
+from django_pgqueue.worker.completion.receiver_thread import CallbackRunner
 from django_pgqueue.worker.runtime.background_log import background_log
 from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.service import Service

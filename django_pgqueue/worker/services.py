@@ -27,10 +27,10 @@ from .claiming.waking.fetcher_sleep import NotificationWaker, PollRequests
 from .claiming.waking.listener import Listener, listening_connections
 from .completion.attempt_counter import AttemptCounter
 from .completion.breaker_counter import BreakerCounter
-from .completion.callbacks import CallbackRunner
 from .completion.completer import Completer
+from .completion.receiver_thread import CallbackRunner
 from .completion.waiters import Waiters
-from .execution.events import Events
+from .execution.job_events import Events
 from .isolation.fork_server import ForkServer
 from .liveness import Liveness
 from .maintenance.end_sweeps import LaterChecks, SentEvents

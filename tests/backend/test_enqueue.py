@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from django_pgqueue.backend import task as our_task
 from django_pgqueue.backend.compat import InvalidTask, Task, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
-from django_pgqueue.backend.tasks import adopt
+from django_pgqueue.backend.task_class import adopt
 from django_pgqueue.models import Job
 from django_pgqueue.tasks import registry
 from django_pgqueue.testing import assert_enqueued, run_jobs, time_travel

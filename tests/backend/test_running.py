@@ -8,9 +8,9 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_pgqueue import fixed
-from django_pgqueue.backend import PgQueueBackend, results
+from django_pgqueue.backend import PgQueueBackend, result_translation
 from django_pgqueue.backend.compat import TaskResultStatus, task_finished
-from django_pgqueue.backend.tasks import for_engine
+from django_pgqueue.backend.task_class import for_engine
 from django_pgqueue.exceptions import Cancel, TaskTimedOut, WorkerLost
 from django_pgqueue.lifecycle.claims import claim
 from django_pgqueue.lifecycle.completions import fail, release
@@ -180,7 +180,7 @@ def test_run_failing_context_query_loses_no_attempt(monkeypatch):
         raise OperationalError("a hiccup")
 
     tasks.third_time.enqueue()
-    monkeypatch.setattr(results, "load", fails)
+    monkeypatch.setattr(result_translation, "load", fails)
     assert run_jobs() == 3
     assert Job.objects.get().state == "succeeded"
 

@@ -27,7 +27,7 @@ from django_pgqueue.worker.completion.breaker_counter import BreakerCounter
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.waiters import Waiters
 from django_pgqueue.worker.completion.writer import finish
-from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.maintenance.duties import DUTIES
 from django_pgqueue.worker.maintenance.maintenance import Maintenance

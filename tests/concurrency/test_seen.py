@@ -89,7 +89,7 @@ def test_retry_unusual_session_settings_still_matches(engine, setting):
 
 def test_queryset_retry_job_died_since_start_is_skipped(engine, monkeypatch):
     ids = dead_jobs(engine, 4)
-    monkeypatch.setattr("django_pgqueue.models.operations.BATCH_SIZE", 2)
+    monkeypatch.setattr("django_pgqueue.models.operations_link.BATCH_SIZE", 2)
     retried: list[list[int]] = []
     original_retry = operator.retry
 

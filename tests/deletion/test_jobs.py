@@ -144,7 +144,7 @@ def test_adelete_deletes_instances_and_querysets():
 
 
 def test_delete_of_many_takes_pages_in_one_transaction(monkeypatch):
-    monkeypatch.setattr("django_pgqueue.models.operations.BATCH_SIZE", 2)
+    monkeypatch.setattr("django_pgqueue.models.operations_link.BATCH_SIZE", 2)
     make(connection, count=5)
     assert Job.objects.all().delete()[1]["pgqueue.Job"] == 5
     make(connection, count=3)

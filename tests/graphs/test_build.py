@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue import Batch, InvalidTask, TaskCall, Workflow, chain, chord, group, history
 from django_pgqueue.deploys import stored
-from django_pgqueue.deploys.calls import value_problem
+from django_pgqueue.deploys.call_shapes import value_problem
 from django_pgqueue.enqueue import nodes as enqueued_nodes
 from django_pgqueue.ground.placeholders import MARK
 from django_pgqueue.lifecycle import enqueueing, graphs, operator, orphans, pruning

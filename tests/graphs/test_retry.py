@@ -11,7 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue import Workflow, chain, control
-from django_pgqueue.contrib.remote import operations as remote
+from django_pgqueue.contrib.remote import transitions as remote
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import claims, pauses
 from django_pgqueue.lifecycle.graphs import find_missed
@@ -20,7 +20,7 @@ from django_pgqueue.states import Pausable
 from django_pgqueue.testing import run_jobs, time_travel
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
-from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.foreground import write
 from tests.process.conftest import start
 

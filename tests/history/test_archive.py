@@ -22,9 +22,9 @@ from django.test import override_settings
 
 from django_pgqueue import history
 from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.history import archiving, batches
+from django_pgqueue.history import archiving, finished_pages
 from django_pgqueue.history.archiving import ArchiveFile
-from django_pgqueue.history.batches import Pace
+from django_pgqueue.history.finished_pages import Pace
 from django_pgqueue.lifecycle import audit, operator, pruning
 from django_pgqueue.lifecycle import history as lifecycle_history
 from django_pgqueue.lifecycle.pruning import EVER
@@ -364,7 +364,7 @@ def test_archive_file_reads_only_its_last_batch(tmp_path):
 
 def test_pace_spaces_batches_by_the_rate(monkeypatch):
     slept: list[float] = []
-    monkeypatch.setattr(batches, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=slept.append))
+    monkeypatch.setattr(finished_pages, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=slept.append))
     pace = Pace(100.0, began_at=0.0)
     assert pace.limit(1000) == 100
     pace.wait(50)

@@ -12,9 +12,9 @@ from django_pgqueue import history
 from django_pgqueue.ends import job_operations
 from django_pgqueue.lifecycle import audit, operator, orphans
 from django_pgqueue.lifecycle import history as lifecycle_history
-from django_pgqueue.management.subcommands import batches, changing_actions
+from django_pgqueue.management.subcommands import changing_actions, paced_changes
 from django_pgqueue.models import ArchivedJob, AuditedJob, AuditEntry, Job
-from django_pgqueue.models.operations import JobsToChange
+from django_pgqueue.models.operations_link import JobsToChange
 from django_pgqueue.states import ActOutcome
 from tests import helpers
 from tests.history.finished import make
@@ -61,14 +61,14 @@ def test_shell_act_counts_jobs_that_it_left(capsys):
 def test_shell_act_stops_when_an_operator_asks(monkeypatch, capsys):
     make(connection, 3, state="dead")
     asked = iter([False, True])
-    sleep = batches.Interruption.sleep_until
+    sleep = paced_changes.Interruption.sleep_until
 
     def ask_before_second(self: Any, instant: float) -> None:
         if next(asked):
             audit.stop_audit(connection, AuditEntry.objects.get().pk, "grace")
         sleep(self, 0.0)
 
-    monkeypatch.setattr(batches.Interruption, "sleep_until", ask_before_second)
+    monkeypatch.setattr(paced_changes.Interruption, "sleep_until", ask_before_second)
     with pytest.raises(CommandError, match=r"Stopped in the admin\. Retried 2 of 3 jobs"):
         run("jobs", "retry", "--state", "dead", "--rate", "1", "--yes")
     [entry] = AuditEntry.objects.all()

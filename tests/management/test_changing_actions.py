@@ -14,7 +14,7 @@ from django.db import connection
 
 from django_pgqueue.ends import job_operations
 from django_pgqueue.lifecycle import operator
-from django_pgqueue.management.subcommands import batches
+from django_pgqueue.management.subcommands import paced_changes
 from django_pgqueue.models import Execution, Job
 from tests import helpers
 from tests.documents import blocks
@@ -172,7 +172,7 @@ def clock(monkeypatch) -> list[float]:
         changed_at.append(round(now[0], 3))
         return change(*args, **options)
 
-    monkeypatch.setattr(batches, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(paced_changes, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     monkeypatch.setattr(job_operations, "retry", retry)
     return changed_at
 
@@ -210,7 +210,7 @@ def test_interrupted_action_finishes_its_batch_and_says_how_many(pgqueue, monkey
         return change(*args, **options)
 
     monkeypatch.setattr(job_operations, "retry", interrupted)
-    monkeypatch.setattr(batches, "BATCH_SIZE", 1)
+    monkeypatch.setattr(paced_changes, "BATCH_SIZE", 1)
     with pytest.raises(CommandError, match=r"Interrupted. Retried 2 of 3 jobs. The others are unchanged.") as caught:
         pgqueue("jobs", "retry", "--state", "dead", "--yes")
     assert caught.value.returncode == 1
@@ -227,7 +227,7 @@ def test_action_above_its_limit_says_that_there_are_more(pgqueue):
 
 
 def test_action_logs_each_job_with_the_user(pgqueue, caplog, monkeypatch):
-    monkeypatch.setattr(batches, "user_name", partial(str, "anna"))
+    monkeypatch.setattr(paced_changes, "user_name", partial(str, "anna"))
     dead = die()
     with caplog.at_level(logging.INFO, logger="django_pgqueue.operator"):
         pgqueue("jobs", "retry", dead)

@@ -8,7 +8,7 @@ import pytest
 from django.core.management import CommandError
 
 from django_pgqueue.job_search import search
-from django_pgqueue.management.subcommands import batches
+from django_pgqueue.management.subcommands import paced_changes
 from django_pgqueue.models import AuditEntry, Job
 from tests.documents import plain, table
 from tests.management.conftest import die, fail
@@ -59,7 +59,7 @@ def test_dead_retry_stops_when_a_job_fails_again_with_its_error(pgqueue, monkeyp
             fail(ready, delay_seconds=60.0, error=error)
             failed.append(ready)
 
-    monkeypatch.setattr(batches, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=let_one_fail))
+    monkeypatch.setattr(paced_changes, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=let_one_fail))
     arguments = ["dead", "retry", "--error", "Declined", "--rate", "1", "--stop-on-failure", "--yes"]
     if stops:
         with pytest.raises(CommandError, match=r"failed again with shop.Declined. Retried 2 of 3 jobs.") as caught:

@@ -14,7 +14,7 @@ from django.test import RequestFactory, override_settings
 from django.views.debug import ExceptionReporter
 
 from django_pgqueue import ResultNotStored, aenqueue_many, enqueue_many
-from django_pgqueue.backend.tasks import PgQueueTask
+from django_pgqueue.backend.task_class import PgQueueTask
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import redaction
 from django_pgqueue.testing import run_jobs

@@ -9,7 +9,7 @@ from asgiref.sync import async_to_sync
 
 from django_pgqueue import JobGone
 from django_pgqueue.models import Job
-from django_pgqueue.waiting import listener
+from django_pgqueue.waiting import completion_listener
 from tests.app import tasks
 from tests.test_completion_listener import fresh, in_background, only_told, overhears, wait_until_asked
 
@@ -35,7 +35,7 @@ def wait_until_worker_knows(worker):
 
 @pytest.mark.promise("end-notifies-waiters")
 def test_waiters_for_all_kinds_of_jobs_are_notified(worker, engine, only_told, overhears, tmp_path):
-    path, asked = str(tmp_path / "go"), overhears(listener.AWAITED)
+    path, asked = str(tmp_path / "go"), overhears(completion_listener.AWAITED)
     threads = [tasks.wait_for_file.enqueue(path) for _ in range(3)]
     coroutines = [tasks.await_file.enqueue(path) for _ in range(8)]
     isolated, gone = tasks.isolated_tell_and_wait.enqueue(path), tasks.wait_and_keep_nothing.enqueue(path)

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from django_pgqueue.contrib.remote.engine import close_engines
-from django_pgqueue.contrib.remote.tokens import create_token, rates, registrations
+from django_pgqueue.contrib.remote.machine_tokens import create_token, rates, registrations
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.models import Job
 

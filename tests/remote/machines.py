@@ -12,7 +12,7 @@ import pytest
 from django.core.servers.basehttp import ThreadedWSGIServer
 from django.core.wsgi import get_wsgi_application
 
-from django_pgqueue.contrib.remote import tokens
+from django_pgqueue.contrib.remote import machine_tokens
 from django_pgqueue.lifecycle import remote_tokens
 from django_pgqueue.models import Execution, Job
 from tests import helpers
@@ -104,7 +104,7 @@ def test_revoked_token_ends_worker_with_exit_code_1(server, token, engine):
     secret, job = token(), tasks.add.enqueue(1)
     with remote_worker(server.url, secret) as process:
         helpers.wait_until(lambda: is_in(job, "succeeded"), 30)
-        row = remote_tokens.use_remote_token(engine, tokens.digest_of(secret))
+        row = remote_tokens.use_remote_token(engine, machine_tokens.digest_of(secret))
         remote_tokens.revoke_remote_token(engine, row.token_id, revoked_by="ann")
         output, _ = process.communicate(timeout=40)
     assert process.returncode == 1

@@ -10,10 +10,10 @@ from django_pgqueue.contrib.remote import asgi, bodies, client, endpoint
 from django_pgqueue.contrib.remote.asgi import check_first
 from django_pgqueue.contrib.remote.client import RemoteClient, RemoteError
 from django_pgqueue.contrib.remote.endpoint import admitted
+from django_pgqueue.contrib.remote.job_json import claimed_job
 from django_pgqueue.contrib.remote.problems import Problem
 from django_pgqueue.contrib.remote.remote_reports import Reports
 from django_pgqueue.contrib.remote.remote_services import RemoteLeases
-from django_pgqueue.contrib.remote.wire import claimed_job
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.models import Execution
 from django_pgqueue.settings.conf import get_settings

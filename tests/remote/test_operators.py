@@ -10,8 +10,8 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
 
+from django_pgqueue.contrib.remote.machine_tokens import create_token, digest_of
 from django_pgqueue.contrib.remote.models import RemoteToken
-from django_pgqueue.contrib.remote.tokens import create_token, digest_of
 from django_pgqueue.lifecycle import remote_tokens
 from tests.app import tasks
 from tests.documents import loose_blocks

@@ -7,7 +7,7 @@ import pytest
 from django.core import signing
 
 from django_pgqueue import Batch, Chunk, chain, control, signals
-from django_pgqueue.contrib.remote import handles, operations, tokens
+from django_pgqueue.contrib.remote import handles, machine_tokens, transitions
 from django_pgqueue.contrib.remote.engine import close_engines
 from django_pgqueue.declared.chunks import chunk_key
 from django_pgqueue.declared.limits import Limit
@@ -58,7 +58,7 @@ def test_stolen_or_changed_handle_is_unknown(machine, engine):
     assert thief.end("complete", execution) == (404, ["unknown"])
     assert one.end("complete", {"execution": changed}) == (404, ["unknown"])
     assert one.end("complete", {"execution": one.handle}) == (404, ["unknown"])
-    token_id = remote_tokens.use_remote_token(engine, tokens.digest_of(one.secret)).token_id
+    token_id = remote_tokens.use_remote_token(engine, machine_tokens.digest_of(one.secret)).token_id
     of_other_release = signing.dumps(["default", token_id, 7], salt=handles.EXECUTION_SALT)
     assert one.end("complete", {"execution": of_other_release}) == (404, ["unknown"])
     assert thief.post("claim", {"worker": one.handle})[0] == 404
@@ -81,7 +81,7 @@ def test_worker_row_shows_machine_and_stop_releases_its_jobs(machine):
 def test_worker_row_that_was_removed_is_written_again(machine, engine):
     one = machine().register(pid=78)
     Worker.objects.all().delete()
-    operations._heartbeats.clear()
+    transitions._heartbeats.clear()
     assert one.claim() == []
     assert Worker.objects.get(pid=78).queue_names == ""
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_pgqueue.contrib.remote import tokens, waiting_claims
+from django_pgqueue.contrib.remote import machine_tokens, waiting_claims
 from django_pgqueue.lifecycle import remote_tokens
 from django_pgqueue.models import Execution
 from tests import helpers
@@ -29,11 +29,11 @@ def test_token_without_scope_gets_403_and_no_jobs(machine):
 @pytest.mark.promise("remote-revoked-token-is-refused-at-once")
 def test_token_revoked_expired_or_wrong_gets_401_at_once(machine, engine):
     one, late = machine(), machine(expires_in_seconds=60)
-    late_row = remote_tokens.use_remote_token(engine, tokens.digest_of(late.secret))
+    late_row = remote_tokens.use_remote_token(engine, machine_tokens.digest_of(late.secret))
     engine.execute(
         "UPDATE pgqueue_remote_token SET expires_at = now() - interval '1 s' WHERE id = %s", [late_row.token_id]
     )
-    row = remote_tokens.use_remote_token(engine, tokens.digest_of(one.secret))
+    row = remote_tokens.use_remote_token(engine, machine_tokens.digest_of(one.secret))
     assert remote_tokens.revoke_remote_token(engine, row.token_id, revoked_by="ann") == row.name
     assert remote_tokens.revoke_remote_token(engine, row.token_id, revoked_by="ann") is None
     for each in (one, late):
@@ -48,7 +48,7 @@ def test_token_is_stored_as_digest_and_its_use_is_recorded(machine, engine):
     [row] = engine.execute("SELECT row_to_json(t)::text, used_at, digest FROM pgqueue_remote_token AS t").fetchall()
     assert one.secret not in row[0]
     assert row[1] is not None
-    assert bytes(row[2]) == tokens.digest_of(one.secret)
+    assert bytes(row[2]) == machine_tokens.digest_of(one.secret)
 
 
 def test_token_for_unsupported_task_is_refused(token):
@@ -75,7 +75,7 @@ def test_token_with_too_many_scopes_gets_429_alone(machine, monkeypatch):
 
 @pytest.mark.promise("remote-quotas")
 def test_token_that_registers_many_workers_gets_429_alone(machine, engine, monkeypatch):
-    monkeypatch.setattr(tokens, "REGISTRATIONS_PER_MINUTE", 1)  # and 60 at once
+    monkeypatch.setattr(machine_tokens, "REGISTRATIONS_PER_MINUTE", 1)  # and 60 at once
     greedy = machine()
     answers = [greedy.post("workers", {"name": "more"}) for _ in range(61)]
     assert [status for status, _ in answers] == [201] * 59 + [429] * 2
@@ -87,7 +87,7 @@ def test_token_that_registers_many_workers_gets_429_alone(machine, engine, monke
 
 def test_rate_above_limit_gets_429_until_bucket_fills(machine, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(tokens.rates, "_clock", lambda: now[0])
+    monkeypatch.setattr(machine_tokens.rates, "_clock", lambda: now[0])
     one = machine(requests_per_minute=6)
     assert one.post("claim", {"worker": one.handle})[0] == 200
     status, answer = one.post("claim", {"worker": one.handle})

@@ -10,7 +10,7 @@ from asgiref.testing import ApplicationCommunicator
 from django.core.asgi import get_asgi_application
 from django.test import AsyncRequestFactory
 
-from django_pgqueue.contrib.remote import tokens, views
+from django_pgqueue.contrib.remote import machine_tokens, views
 from django_pgqueue.contrib.remote.engine import engine_of
 from django_pgqueue.lifecycle import claims as lifecycle_claims
 from django_pgqueue.lifecycle import remote_tokens
@@ -165,7 +165,7 @@ def test_machines_that_wait_at_asgi_server_take_no_threads(machine):
 @pytest.mark.promise("remote-revoked-token-is-refused-at-once")
 def test_token_revoked_during_wait_gets_no_job(machine, engine, enqueue):
     one = machine()
-    row = remote_tokens.use_remote_token(engine, tokens.digest_of(one.secret))
+    row = remote_tokens.use_remote_token(engine, machine_tokens.digest_of(one.secret))
 
     async def scenario():
         polls = asyncio.create_task(claim(one))

@@ -19,7 +19,7 @@ from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, LimitWaitReason
 from django_pgqueue.stats.limits import figures as limit_figures
 from django_pgqueue.stats.limits import key_figures
-from django_pgqueue.stats.limits import ranges as limit_ranges
+from django_pgqueue.stats.limits import key_ranges as limit_ranges
 from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.documents import plain, table

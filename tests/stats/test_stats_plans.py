@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue.stats import depths, fleet, history
+from django_pgqueue.stats import depths, fleet, periods
 from tests import helpers
 from tests.statements import READING
 from tests.test_sql import nodes, rows_read
@@ -91,7 +91,7 @@ PERIOD = {
     "waits": True,
     "hourly": True,
 }
-TOTALS = {**PERIOD, "since": "2000-01-01", "spans": history.SPANS_OF_TOTALS}
+TOTALS = {**PERIOD, "since": "2000-01-01", "spans": periods.SPANS_OF_TOTALS}
 SINCE_2000 = {"since": "2000-01-01", "until": "tomorrow"}
 LANES = {"queue_names": ["queue0", "queue1"], "priorities": [0, 0]}
 RANGES = {**LANES, "lows": ["limit:", "limit:3"], "highs": ["limit;", "limit;"], "limit": LIMIT}

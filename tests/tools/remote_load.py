@@ -116,7 +116,7 @@ def measure(machines: int) -> None:
     from django.core.management import call_command
     from django.db import connection
 
-    from django_pgqueue.contrib.remote.tokens import create_token
+    from django_pgqueue.contrib.remote.machine_tokens import create_token
 
     call_command("migrate", verbosity=0)
     secret = create_token(connection, "load", requests_per_minute=1_000_000)

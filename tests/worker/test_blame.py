@@ -20,7 +20,7 @@ from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.lanes import Lanes
 from django_pgqueue.worker.completion import unwritten
 from django_pgqueue.worker.completion.completer import Completer
-from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from django_pgqueue.worker.runtime import refusals as refusals_module
 from django_pgqueue.worker.runtime.connection import Link

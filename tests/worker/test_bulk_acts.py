@@ -13,7 +13,7 @@ from django_pgqueue.db.statements import clock
 from django_pgqueue.lifecycle import audit, bulk_acts, bulk_changes, bulk_selection, claims, completions, operator
 from django_pgqueue.lifecycle.bulk_acts import Selection, execute_batch, preview, request_act, waiting_acts
 from django_pgqueue.lifecycle.types import Lane
-from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.maintenance import bulk_acts as service_module
 from django_pgqueue.worker.maintenance.bulk_acts import BulkActs
 from django_pgqueue.worker.maintenance.maintenance import Maintenance

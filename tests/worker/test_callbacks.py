@@ -11,9 +11,9 @@ from django.db import connection
 from django.db.backends.signals import connection_created
 
 from django_pgqueue.signals import TaskSignal
-from django_pgqueue.worker.completion import callbacks as module
-from django_pgqueue.worker.completion.callbacks import CallbackRunner
-from django_pgqueue.worker.execution.events import IN_JOB_THREAD, Events
+from django_pgqueue.worker.completion import receiver_thread as module
+from django_pgqueue.worker.completion.receiver_thread import CallbackRunner
+from django_pgqueue.worker.execution.job_events import IN_JOB_THREAD, Events
 from django_pgqueue.worker.runtime import django_connections
 from tests.helpers import Clock, wait_until
 

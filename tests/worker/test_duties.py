@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 from django_pgqueue.lifecycle import orphans, search_keys
-from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.maintenance import duties
 from django_pgqueue.worker.maintenance.duties import DUTIES
 from django_pgqueue.worker.maintenance.maintenance import Maintenance

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.db import connection as django_connection
 
-from django_pgqueue.contrib.remote import operations
+from django_pgqueue.contrib.remote import transitions
 from django_pgqueue.ends.compensations import HEADER
 from django_pgqueue.ends.end_checks import CHECKS
 from django_pgqueue.ground.endings import Ending
@@ -29,7 +29,7 @@ from django_pgqueue.worker.claiming.claimer import set_aside
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.completion.writer import release_executions
-from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from django_pgqueue.worker.maintenance.rescuer import Rescuer
@@ -128,12 +128,12 @@ def by_test_or_immediate(engine, job_id: int, ending: Ending = Ending.FAILED) ->
 
 
 def by_remote_worker(engine, job_id: int, ending: Ending = Ending.FAILED) -> None:
-    operations.write(engine, [report(engine, ending)], FOREGROUND)
+    transitions.write(engine, [report(engine, ending)], FOREGROUND)
 
 
 def by_expiry_at_the_start(engine, job_id: int) -> None:
     claimed = helpers.claim_one(engine)
-    assert operations.prepare(engine, [claimed._replace(start_by=time.monotonic() - 1.0)], FOREGROUND) == []
+    assert transitions.prepare(engine, [claimed._replace(start_by=time.monotonic() - 1.0)], FOREGROUND) == []
 
 
 def claimed_for_the_last_time(engine, **changes: Any) -> Claimed:

@@ -34,7 +34,7 @@ from django_pgqueue.worker.claiming.lanes import Lanes
 from django_pgqueue.worker.claiming.lease_monitor import ClaimCounter
 from django_pgqueue.worker.claiming.next_scan import Pacing
 from django_pgqueue.worker.claiming.waking.fetcher_sleep import NotificationWaker, PollRequests
-from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.shared_connections import Preference, SharedConnections
 from django_pgqueue.worker.slots.inflight import Full, InFlight

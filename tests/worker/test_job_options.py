@@ -23,8 +23,8 @@ from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.run_and_resume import run_now
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
-from django_pgqueue.worker.completion import callbacks, receivers
-from django_pgqueue.worker.completion.callbacks import CallbackRunner
+from django_pgqueue.worker.completion import receiver_thread, receivers
+from django_pgqueue.worker.completion.receiver_thread import CallbackRunner
 from django_pgqueue.worker.maintenance.scheduler import Scheduler, Schedules
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.time_limit import HANGING_LIMIT
@@ -376,7 +376,7 @@ class HangingKey:
 
     def __init__(self, engine, worker, monkeypatch) -> None:
         self.worker, self.gate = worker, threading.Event()
-        monkeypatch.setattr(callbacks, "ANSWER_SECONDS", 1000.0)
+        monkeypatch.setattr(receiver_thread, "ANSWER_SECONDS", 1000.0)
         self.runner = CallbackRunner()
         worker.scheduler = Scheduler(self.runner)
         worker.define_task(unique_key=lambda: str(self.gate.wait(60)))

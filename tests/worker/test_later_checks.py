@@ -17,7 +17,7 @@ from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition
 from django_pgqueue.states import State
 from django_pgqueue.worker.completion.completer import Completer
-from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.maintenance.end_sweeps import LaterChecks, end_sweeps
 from django_pgqueue.worker.maintenance.maintenance import Maintenance

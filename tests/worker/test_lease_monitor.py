@@ -11,7 +11,7 @@ import pytest
 from django_pgqueue.lifecycle import leases, worker_requests
 from django_pgqueue.worker.claiming import lease_monitor
 from django_pgqueue.worker.claiming.lease_monitor import ClaimCounter, LeaseMonitor
-from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.slots.inflight import InFlight, Prefetched, Running
 from tests import helpers

@@ -17,9 +17,9 @@ import pytest
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.worker import liveness as liveness_module
 from django_pgqueue.worker.completion import completer as completer_module
-from django_pgqueue.worker.completion.callbacks import CallbackRunner, CallbackThread
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.progress_writer import Notes
+from django_pgqueue.worker.completion.receiver_thread import CallbackRunner, CallbackThread
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from django_pgqueue.worker.execution.error_text import message

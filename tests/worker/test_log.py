@@ -12,7 +12,7 @@ from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker.execution.events import Events
+from django_pgqueue.worker.execution.job_events import Events
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db

@@ -23,7 +23,7 @@ from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.lanes import Lanes
 from django_pgqueue.worker.claiming.limited.allowance import Allowance
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
-from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.slots import pool as pools

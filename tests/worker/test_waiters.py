@@ -13,7 +13,7 @@ from django_pgqueue.lifecycle import claims, completions
 from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import Reactions, may_be_over
 from django_pgqueue.states import State
-from django_pgqueue.waiting import listener
+from django_pgqueue.waiting import completion_listener
 from django_pgqueue.worker.claiming.waking import fetcher_sleep as notification_waker
 from django_pgqueue.worker.claiming.waking.fetcher_sleep import NotificationWaker
 from django_pgqueue.worker.completion import waiters as module
@@ -32,10 +32,10 @@ LONG = 20.0
 def sent_payloads(new_connection, engine):
     """Return a function that returns the payloads sent on the channel `OVER` since its last call."""
     listening = new_connection()
-    listening.execute(f"LISTEN {listener.OVER}")
+    listening.execute(f"LISTEN {completion_listener.OVER}")
 
     def sent_payloads():
-        engine.execute(f"NOTIFY {listener.OVER}, 'that is all'")
+        engine.execute(f"NOTIFY {completion_listener.OVER}, 'that is all'")
         payloads = []
         for notice in listening.notifies(timeout=LONG):
             if notice.payload == "that is all":
@@ -100,7 +100,7 @@ def test_completer_awaited_job_notifies_only_if_finished(engine, completer, wait
 
 @pytest.mark.promise("nobody-waits-nothing-sent")
 def test_completer_without_waiters_sends_no_notification(engine, completer, waiters, sent_payloads, monkeypatch):
-    monkeypatch.delattr(listener, "notify")
+    monkeypatch.delattr(completion_listener, "notify")
     helpers.make_jobs(engine, 3)
     finish(completer, *(report(claimed, Ending.SUCCEEDED) for claimed in helpers.claim_all(engine)))
     waiters.hear("12345")
@@ -115,7 +115,7 @@ def test_completer_batch_of_awaited_jobs_notifies_once(engine, completer, waiter
     finish(completer, *(report(claimed, Ending.SUCCEEDED) for claimed in helpers.claim_all(engine)))
     assert {helpers.state_of(engine, job_id) for job_id in ids} == {"succeeded"}
     [payload] = sent_payloads()
-    assert sorted(listener.ids_in(payload)) == ids[:3]
+    assert sorted(completion_listener.ids_in(payload)) == ids[:3]
 
 
 def test_completer_locked_job_notifies_after_completion(engine, second, completer, waiters, sent_payloads):
@@ -136,7 +136,7 @@ def test_completer_notify_fails_completion_is_written(engine, completer, waiters
     def fail(connection, *_):
         connection.execute("SELECT 1 / 0")
 
-    monkeypatch.setattr(listener, "notify", fail)
+    monkeypatch.setattr(completion_listener, "notify", fail)
     finish(completer, report(helpers.claim_one(engine), Ending.SUCCEEDED))
     assert helpers.state_of(engine, job_id) == "succeeded"
     assert completer.finished == 1
@@ -174,7 +174,7 @@ def test_waiters_old_or_too_many_entries_are_forgotten(monkeypatch):
     now[0] += 1
     waiters.notify(None, [])
     assert list(waiters._heard_at) == [2]
-    assert module.FORGET_SECONDS > 2 * listener.REPEAT_SECONDS
+    assert module.FORGET_SECONDS > 2 * completion_listener.REPEAT_SECONDS
 
 
 @pytest.mark.parametrize("word", ["", "look", ",", "-1", "1.5", "٣", "9" * 7000, "DROP TABLE pgqueue_job"])
@@ -199,35 +199,35 @@ def test_notification_waker_awaited_job_continues_the_sleep(engine, committing, 
     waker = NotificationWaker(received.append)
     connections = SharedConnections("default", ("fetcher", "completer"), waker)
     with connections.share(Preference.ONLY_FIRST).use() as listening:
-        for channel in (CHANNEL, listener.AWAITED):
+        for channel in (CHANNEL, completion_listener.AWAITED):
             listening.execute(f"LISTEN {channel}")
     sleeps = helpers.Background(lambda: waker.wait_for_notifications(LONG))
     for number in range(3):
-        listener.notify(engine, listener.AWAITED, [number])
+        completion_listener.notify(engine, completion_listener.AWAITED, [number])
         helpers.wait_until(lambda number=number: len(received) > number)
         assert sleeps.thread.is_alive()
     engine.execute(f"NOTIFY {CHANNEL}")
     assert sleeps.result() == {""}
     assert received == ["0", "1", "2"]
-    listener.notify(engine, listener.AWAITED, [3])
+    completion_listener.notify(engine, completion_listener.AWAITED, [3])
     helpers.wait_until(lambda: select.select([listening], [], [], 0.0)[0])
     waker.wake()
     began = time.monotonic()
     assert not waker.wait_for_notifications(LONG)
     assert time.monotonic() - began < LONG / 2, "wake() must end the sleep although the notification does not"
     assert received[3:] == ["3"]
-    listener.notify(engine, listener.AWAITED, [4])
+    completion_listener.notify(engine, completion_listener.AWAITED, [4])
     assert not waker.wait_for_notifications(0.05)
     received.clear()
     clock = helpers.Clock(monkeypatch, notification_waker)
 
     def notify_again(payload):
         received.append(payload)
-        listener.notify(engine, listener.AWAITED, [5])
+        completion_listener.notify(engine, completion_listener.AWAITED, [5])
         clock.pass_by(0.01)
 
     waker._on_awaited = notify_again
-    listener.notify(engine, listener.AWAITED, [5])
+    completion_listener.notify(engine, completion_listener.AWAITED, [5])
     assert not waker.wait_for_notifications(0.05), "endless notifications must not extend the sleep"
     assert len(received) > 1
     connections.close()

@@ -24,10 +24,10 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
 from django_pgqueue.admin import databases, private
-from django_pgqueue.admin.filters import row_id_of
 from django_pgqueue.admin.formatting import breakable, dated, moment, seen_at, shortened, visible, word_badge
 from django_pgqueue.admin.job.columns import attach_executions, last_error, with_latest_execution, word
 from django_pgqueue.admin.links import address_for
+from django_pgqueue.admin.list_filters import row_id_of
 from django_pgqueue.admin.navigation import rendered
 from django_pgqueue.admin.readonly import ReadOnlyAdmin
 from django_pgqueue.admin.workflows import graph as workflow_graph

@@ -24,7 +24,7 @@ from django_pgqueue.admin.links import redirect_to
 from django_pgqueue.lifecycle import audit
 from django_pgqueue.lifecycle.bulk_acts import PREVIEWED
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
-from django_pgqueue.models.operations import database_now
+from django_pgqueue.models.operations_link import database_now
 
 from .page import ConsolePage
 

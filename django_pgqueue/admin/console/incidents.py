@@ -18,12 +18,12 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import stats
 from django_pgqueue.admin import databases, private
-from django_pgqueue.admin.filters import SPAN_LABELS, SPANS, moment_of, time_of
 from django_pgqueue.admin.formatting import breakable, full_date, moment, shortened, visible
 from django_pgqueue.admin.forms.argument_differences import Compared, compare
 from django_pgqueue.admin.job.list_pages import as_parameter
 from django_pgqueue.admin.job.tracebacks import Piece, pieces
 from django_pgqueue.admin.links import address_for
+from django_pgqueue.admin.list_filters import SPAN_LABELS, SPANS, moment_of, time_of
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.stats import Incident, Incidents

@@ -27,7 +27,7 @@ from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.formatting import seen_at
 from django_pgqueue.admin.forms import confirmation
-from django_pgqueue.admin.operations import Operation
+from django_pgqueue.admin.row_operations import Operation
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.steps import CompensationUnfinished
 from django_pgqueue.exceptions import JobLocked

@@ -19,16 +19,16 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 
 from django_pgqueue.admin.formatting import ago, breakable, duration, moment, moment_ago, seen_at, shortened, word_badge
-from django_pgqueue.admin.operations import OperationsAdmin
 from django_pgqueue.admin.pause_admin import in_force
 from django_pgqueue.admin.private import is_visible
 from django_pgqueue.admin.progress_bar import bar
 from django_pgqueue.admin.readonly import column
+from django_pgqueue.admin.row_operations import OperationsAdmin
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.job_search import PausedNames, word_of
 from django_pgqueue.models import Execution, Job
-from django_pgqueue.models.operations import lease_end
+from django_pgqueue.models.operations_link import lease_end
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 
 SHORT_ERROR = 200

@@ -18,8 +18,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin import readonly
-from django_pgqueue.admin.filters import search_of
 from django_pgqueue.admin.formatting import full_date
+from django_pgqueue.admin.list_filters import search_of
 from django_pgqueue.admin.readonly import DatabaseChangeList
 from django_pgqueue.job_search import RUNNING_WORDS, STATE_OF, Filters, Found, condition_of, find
 from django_pgqueue.models import DeadJob, Job

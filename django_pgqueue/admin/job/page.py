@@ -47,7 +47,7 @@ from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.chunks import is_chunk_key
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
-from django_pgqueue.models.operations import lease_end
+from django_pgqueue.models.operations_link import lease_end
 from django_pgqueue.states import FailurePolicy, Outcome, State
 from django_pgqueue.stats.graphs.figures import Related, dependencies_of, dependents_of
 from django_pgqueue.tasks import registry

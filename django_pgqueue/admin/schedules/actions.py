@@ -20,7 +20,7 @@ from django_pgqueue import acts
 from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.formatting import visible
-from django_pgqueue.admin.operations import Operation
+from django_pgqueue.admin.row_operations import Operation
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle import schedules
 from django_pgqueue.lifecycle.schedules import Scheduled

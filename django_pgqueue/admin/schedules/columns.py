@@ -16,10 +16,10 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.admin import databases
 from django_pgqueue.admin.formatting import badge, breakable, duration, moment, moment_ago, seen_at, shortened, visible
 from django_pgqueue.admin.links import address
-from django_pgqueue.admin.operations import OperationsAdmin
 from django_pgqueue.admin.private import TEXT_LIMIT, as_html, with_permission
 from django_pgqueue.admin.private import shown_arguments as shown_call
 from django_pgqueue.admin.readonly import column
+from django_pgqueue.admin.row_operations import OperationsAdmin
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
 from django_pgqueue.models import Job, Schedule

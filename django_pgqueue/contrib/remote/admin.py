@@ -21,8 +21,8 @@ from django_pgqueue.admin.formatting import badge, full_date, moment, moment_ago
 from django_pgqueue.admin.readonly import ListOnlyAdmin, column
 from django_pgqueue.lifecycle import remote_tokens
 
+from .machine_tokens import state_of
 from .models import RemoteToken
-from .tokens import state_of
 
 REVOKE: Final = "pgqueue_remote.revoke_remotetoken"
 BADGES: Final[dict[str, tuple[str, Any]]] = {

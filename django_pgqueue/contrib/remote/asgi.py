@@ -17,7 +17,7 @@ from django.urls import Resolver404, resolve
 
 from .bodies import check_headers, max_body_bytes, too_large
 from .endpoint import CALLER, admitted, answered, is_endpoint
-from .tokens import token_alias
+from .machine_tokens import token_alias
 from .urls import urlpatterns
 
 Scope = MutableMapping[str, Any]

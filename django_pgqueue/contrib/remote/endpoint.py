@@ -29,8 +29,8 @@ from django_pgqueue.ground.log_events import event
 
 from .bodies import check_headers, max_body_bytes, parsed, too_large
 from .engine import Engine, engine_of
+from .machine_tokens import MAX_TOKEN_CHARACTERS, PREFIX, Caller, caller_of, digest_of, rates, token_alias
 from .problems import Problem, invalid, unauthorized, unavailable
-from .tokens import MAX_TOKEN_CHARACTERS, PREFIX, Caller, caller_of, digest_of, rates, token_alias
 
 logger = logging.getLogger("django_pgqueue.remote")
 

@@ -21,7 +21,7 @@ from django_pgqueue.reactions import AnyWaiters, Reactions
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
 from django_pgqueue.worker.completion.breaker_counter import BreakerCounter
-from django_pgqueue.worker.execution.events import Events
+from django_pgqueue.worker.execution.job_events import Events
 from django_pgqueue.worker.runtime.connection import Link
 
 from .claim_group import WaitingClaim

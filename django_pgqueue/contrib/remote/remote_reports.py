@@ -18,11 +18,11 @@ from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition
 from django_pgqueue.states import Outcome, State
 from django_pgqueue.worker.execution.error_text import class_path
-from django_pgqueue.worker.execution.events import Events
+from django_pgqueue.worker.execution.job_events import Events
 
 from .client import RemoteClient
+from .job_json import request_of
 from .remote_services import BATCH, RemoteLeases, RemoteService
-from .wire import request_of
 
 if TYPE_CHECKING:
     from django_pgqueue.worker.execution.report import Report

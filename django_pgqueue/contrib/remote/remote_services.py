@@ -22,7 +22,7 @@ from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_memory import ProcessState, lease_clock
 
 from .client import RemoteClient, RemoteError
-from .wire import claimed_job
+from .job_json import claimed_job
 
 if TYPE_CHECKING:
     from django_pgqueue.ground.job_log import RecordedLine

@@ -33,8 +33,8 @@ from django_pgqueue.management.subcommands.subcommand import (
     user_name,
 )
 
+from .machine_tokens import DEFAULT_REQUESTS_PER_MINUTE, create_token, state_of
 from .models import RemoteToken
-from .tokens import DEFAULT_REQUESTS_PER_MINUTE, create_token, state_of
 
 DATABASE: Final = "Database of the jobs and of the tokens."
 MAY_NOT_CREATE: Final = (

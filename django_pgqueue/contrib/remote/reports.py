@@ -20,8 +20,8 @@ from django_pgqueue.worker.execution.error_text import MAX_CLASS_CHARACTERS, MAX
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.execution.timeouts import CANCELLED
 
-from .fields import Fields
-from .operations import unknown_here
+from .request_fields import Fields
+from .transitions import unknown_here
 
 MAX_TEXT_CHARACTERS = 1_000_000
 """Longer texts are refused. Shorter ones are cut to what an execution stores."""

@@ -1,6 +1,6 @@
 """The HTTP interface of remote workers. Each function here is one address; `urls` lists them.
 
-The handlers read the request through `Fields`, and call `operations` in the threads of the engine. The answer of an
+The handlers read the request through `Fields`, and call `transitions` in the threads of the engine. The answer of an
 operation on executions has one result for each, in the order of the request.
 """
 
@@ -25,11 +25,10 @@ from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.report import Report
 
-from . import operations, reports
+from . import reports, transitions
 from .bodies import max_body_bytes
 from .claim_group import WaitingClaim
 from .endpoint import Answer, RemoteCall, endpoint
-from .fields import Fields
 from .handles import (
     MAX_HANDLE_CHARACTERS,
     ExecutionHandle,
@@ -39,9 +38,10 @@ from .handles import (
     sign_execution,
     sign_worker,
 )
-from .operations import Prepared
+from .machine_tokens import check_registration
 from .problems import unavailable
-from .tokens import check_registration
+from .request_fields import Fields
+from .transitions import Prepared
 
 MAX_BATCH: Final = 100
 """Maximum number of jobs in one claim, and of executions in one request."""
@@ -77,7 +77,7 @@ async def workers(call: RemoteCall) -> Answer:
         concurrency=fields.integer("concurrency", 1, 10_000, 1),
         queue_names=",".join(queue_names),
     )
-    worker = await call.engine.run(operations.register, worker)
+    worker = await call.engine.run(transitions.register, worker)
     settings = get_settings()
     document = {
         "worker": sign_worker(worker, call.caller.token_id, call.alias),
@@ -95,7 +95,7 @@ async def workers(call: RemoteCall) -> Answer:
 async def stop(call: RemoteCall) -> Answer:
     """Record that a worker has stopped, and release what it left open."""
     worker = _worker(call, Fields(call.body, ("worker",)))
-    await call.engine.run(operations.stop, worker, call.engine.reactions)
+    await call.engine.run(transitions.stop, worker, call.engine.reactions)
     return Answer({})
 
 
@@ -116,7 +116,7 @@ async def claim(call: RemoteCall) -> Answer:
     scope = call.caller.scope.narrowed(
         fields.texts("queues", most=MAX_BATCH, longest=100), fields.texts("tasks", most=1000, longest=200)
     )
-    await call.engine.run(operations.record_heartbeat, worker)
+    await call.engine.run(transitions.record_heartbeat, worker)
     loop = asyncio.get_running_loop()
     waiting = WaitingClaim(
         scope=scope,
@@ -132,7 +132,7 @@ async def claim(call: RemoteCall) -> Answer:
     if not jobs:
         return Answer({"executions": []})
     try:
-        prepared = await asyncio.shield(call.engine.run(operations.prepare, jobs, call.engine.reactions))
+        prepared = await asyncio.shield(call.engine.run(transitions.prepare, jobs, call.engine.reactions))
     except BaseException:  # the machine has gone, or a statement has failed
         call.engine.release_soon(jobs)
         raise
@@ -190,7 +190,7 @@ async def extend(call: RemoteCall) -> Answer:
     fields = Fields(call.body, ("worker", "executions"))
     worker = _worker(call, fields)
     if not fields.has("executions"):  # a worker without jobs says that it lives
-        await call.engine.run(operations.record_heartbeat, worker)
+        await call.engine.run(transitions.record_heartbeat, worker)
         return Answer({"executions": []})
     items = fields.objects("executions", ("execution", "progress"), most=MAX_BATCH)
     handles = _handles(call, items)
@@ -200,7 +200,7 @@ async def extend(call: RemoteCall) -> Answer:
         for handle, item in zip(handles, items, strict=True)
         if (noted := _progress(item)) is not None and handle is not None
     }
-    extended = await call.engine.run(operations.extend, worker, known, progress)
+    extended = await call.engine.run(transitions.extend, worker, known, progress)
     words = {execution_id: _extension(result.status) for execution_id, result in extended.results.items()}
     return _answer(
         items,
@@ -252,7 +252,7 @@ async def _end(call: RemoteCall, names: Sequence[str], report_of: Callable[[str,
         for handle, item in zip(handles, items, strict=True):
             if handle is not None:
                 made[handle.claimed.execution_id] = report_of(call.alias, handle.claimed, item)
-        return operations.write(connection, list(made.values()), call.engine.reactions)
+        return transitions.write(connection, list(made.values()), call.engine.reactions)
 
     words = await call.engine.run(write)
     call.engine.note_ended(report.claimed.limit_key for report in made.values() if report.claimed.limit_key)

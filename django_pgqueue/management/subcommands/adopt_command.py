@@ -109,7 +109,7 @@ def _describe(alias: str, own: Identity, recorded: list[Adopted], stdout: Output
 def _workers_alive(alias: str) -> int:
     """Return how many workers have sent a heartbeat in the last two leases, in which they record at least one."""
     from django_pgqueue.models import Worker
-    from django_pgqueue.models.operations import database_now
+    from django_pgqueue.models.operations_link import database_now
 
     since = database_now(timedelta(seconds=2 * get_settings().LEASE))
     return Worker.objects.using(alias).filter(stopped_at__isnull=True, last_heartbeat_at__gt=since).count()

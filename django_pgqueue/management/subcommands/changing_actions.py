@@ -1,7 +1,7 @@
 """`manage.py pgqueue jobs retry|cancel|move|delete`: change the jobs with some ids, or all that meet some filters.
 
-`_run()` finds the jobs, reads them, shows how many it would change, and asks. `batches.change_all()` then changes each
-job only if the job is still as it was read.
+`_run()` finds the jobs, reads them, shows how many it would change, and asks. `paced_changes.change_all()` then changes
+each job only if the job is still as it was read.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from django_pgqueue.job_search import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS
 from django_pgqueue.options.task_options import OPTIONS
 from django_pgqueue.states import Seen, State
 
-from .batches import AfterBatch, change_all
 from .filter_options import add_filters, described, filters_of
 from .filter_options import given_filters as given
 from .job_rows import SeenJob, read_seen
 from .output import counted
+from .paced_changes import AfterBatch, change_all
 from .subcommand import (
     NotFound,
     Options,

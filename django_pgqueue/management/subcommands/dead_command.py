@@ -14,10 +14,10 @@ from django_pgqueue.job_search import is_cut, label_of, meeting, ranges
 from django_pgqueue.models import Execution
 from django_pgqueue.states import ActOutcome, Outcome, State
 
-from .batches import Stop
 from .changing_actions import RETRY_ACTION, add_change_options, run_action
 from .filter_options import add_filters, filters_of, given_filters
 from .output import Column, add_json, counted, date_of, write_json, write_summary, write_table
+from .paced_changes import Stop
 from .subcommand import Options, Subcommand, UsageError, add_database
 
 COLUMNS: Final = (

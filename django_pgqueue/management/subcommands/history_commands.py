@@ -14,7 +14,7 @@ from django.db import connections
 from django_pgqueue import history
 from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.display import in_line
-from django_pgqueue.history.batches import Choice, finished_states, names_of_queues, names_of_tasks
+from django_pgqueue.history.finished_pages import Choice, finished_states, names_of_queues, names_of_tasks
 from django_pgqueue.states import FINISHED
 from django_pgqueue.worker.maintenance.pruner import Pruner, kinds
 

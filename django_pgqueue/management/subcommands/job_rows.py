@@ -17,7 +17,7 @@ from django_pgqueue.declared.chunks import is_chunk_key
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.job_search import PausedNames, latest, word_of
 from django_pgqueue.models import BATCH_SIZE, Execution, Job
-from django_pgqueue.models.operations import database_now, lease_end
+from django_pgqueue.models.operations_link import database_now, lease_end
 from django_pgqueue.states import Outcome, State
 
 ERROR_LIMIT: Final = 200

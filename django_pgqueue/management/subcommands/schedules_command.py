@@ -16,7 +16,7 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle import schedules as lifecycle_schedules
 from django_pgqueue.lifecycle.schedules import Scheduled
 from django_pgqueue.models import Job, Schedule
-from django_pgqueue.models.operations import database_now
+from django_pgqueue.models.operations_link import database_now
 from django_pgqueue.models.schedules import Origin
 from django_pgqueue.schedules import job_options, next_ticks, run_and_resume
 

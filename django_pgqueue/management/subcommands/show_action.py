@@ -19,7 +19,7 @@ from django.db.models.functions import Cast, Left, Right
 from django_pgqueue import stats
 from django_pgqueue.display import Shown, duration, in_line, pretty_json, shown_arguments, shown_result, visible
 from django_pgqueue.models import Execution, ExecutionLog, Job, ScheduleRun, Worker
-from django_pgqueue.models.operations import database_now
+from django_pgqueue.models.operations_link import database_now
 from django_pgqueue.states import Outcome, State
 
 from . import shown_steps

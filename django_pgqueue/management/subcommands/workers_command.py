@@ -17,7 +17,7 @@ from django_pgqueue.control import workers as worker_control
 from django_pgqueue.display import duration, visible
 from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.models import Worker, WorkerRequest
-from django_pgqueue.models.operations import database_now
+from django_pgqueue.models.operations_link import database_now
 from django_pgqueue.states import RequestKind
 
 from .output import Column, add_json, counted, write_json, write_summary, write_table

@@ -16,8 +16,8 @@ from django_pgqueue.tasks import registry
 from . import queries as limit_queries
 from .answers import LimitFigures
 from .controls import read_controls
+from .key_ranges import LaneRange, columns, range_around
 from .lanes import limited_lanes
-from .ranges import LaneRange, columns, range_around
 
 RANGES_TOTAL: Final = 2000
 """Maximum number of pairs of a lane and a limit. One index search finds each."""

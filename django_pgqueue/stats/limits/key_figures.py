@@ -15,8 +15,8 @@ from . import key_queries
 from . import queries as limit_queries
 from .answers import LimitKeyFigures, LimitKeyPage
 from .controls import Controls, controls_of
+from .key_ranges import KeyRange, columns, in_lanes, is_storable, range_of_key, ranges_of_limit
 from .lanes import limited_lanes
-from .ranges import KeyRange, columns, in_lanes, is_storable, range_of_key, ranges_of_limit
 from .waits import KeyState, ReadyJob, next_of, wait_of
 
 PAGE_LIMIT: Final = 200

@@ -22,7 +22,7 @@ from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.ends.end_checks import NEVER, EndChecks
 from django_pgqueue.ground.endings import NOT_COUNTED, Ending
 from django_pgqueue.reactions import Reactions
-from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 from django_pgqueue.worker.runtime.counts import counts

@@ -1,9 +1,10 @@
 """Notify applications that wait for a job when this process has written the end of that job.
 
-Waiting applications announce job ids by NOTIFY and repeat the announcement while they wait; `waiting.listener` is
-their side. The fetcher's connection receives the announcements, and all writers of this process report finished jobs.
-Notifications are only a hint: a waiter also polls the job's row, so a lost or superfluous notification delays or
-repeats a poll and never changes a result. While no application waits, no statement is sent.
+Waiting applications announce job ids by NOTIFY and repeat the announcement while they wait;
+`waiting.completion_listener` is their side. The fetcher's connection receives the announcements, and all writers of
+this process report finished jobs. Notifications are only a hint: a waiter also polls the job's row, so a lost or
+superfluous notification delays or repeats a poll and never changes a result. While no application waits, no statement
+is sent.
 
 The table is used from several threads; `_lock` guards it.
 """
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.waiting import listener
+from django_pgqueue.waiting import completion_listener
 
 if TYPE_CHECKING:
     from django_pgqueue.db.statements import Connection
@@ -29,7 +30,7 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 LIMIT: Final = 10_000
 """Maximum number of ids. When the table is full, the oldest id is dropped and its waiter falls back to polling."""
-FORGET_SECONDS: Final = 4 * listener.REPEAT_SECONDS
+FORGET_SECONDS: Final = 4 * completion_listener.REPEAT_SECONDS
 """An id that was not announced again for this long has no waiter any more."""
 
 
@@ -48,7 +49,7 @@ class Waiters:
         """Remember the job ids that a notification announces."""
         now = time.monotonic()
         with self._lock:
-            for job_id in listener.ids_in(payload):
+            for job_id in completion_listener.ids_in(payload):
                 self._heard_at[job_id] = now
                 self._heard_at.move_to_end(job_id)
             self._forget(now)
@@ -64,7 +65,7 @@ class Waiters:
         if not over or not isinstance(connection, EngineConnection):
             return
         try:
-            listener.notify(connection, listener.OVER, over)
+            completion_listener.notify(connection, completion_listener.OVER, over)
         except (psycopg.Error, OSError):
             logger.debug("could not notify the applications that wait for %d finished jobs", len(over), exc_info=True)
 

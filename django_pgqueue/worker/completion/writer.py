@@ -34,7 +34,7 @@ from django_pgqueue.lifecycle.types import (
 from django_pgqueue.reactions import ExecutionInfo, JobTransition, Reactions, ended
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.atomic import NoTransaction
-from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.refusals import Refusals
 

@@ -25,8 +25,8 @@ from django_pgqueue.worker.runtime.process_info import call_here, end_copy, fork
 
 from . import atomic, log_recorder, stored_values
 from .attempt_plan import AttemptPlan
-from .events import IN_JOB_THREAD, start_of
 from .failure import report_of
+from .job_events import IN_JOB_THREAD, start_of
 from .report import EXPIRED, PLAIN, Report, binds, encoded_result, refuse_unrun_value, success_ending
 from .steps.runner import AttemptSteps
 from .stored_values import DoesNotFit, arguments_with_results, read_call

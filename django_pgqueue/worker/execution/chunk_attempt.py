@@ -32,8 +32,8 @@ from django_pgqueue.tasks.redaction import hidden_from_reports
 from . import stored_values
 from .attempt import Attempt
 from .attempt_plan import AttemptPlan, plan_of
-from .events import IN_JOB_THREAD, start_of
 from .failure import report_of
+from .job_events import IN_JOB_THREAD, start_of
 from .report import EXPIRED, Report, binds, encoded_result, for_each_job, success_ending
 from .stored_values import DoesNotFit, arguments_with_results, read_call
 

@@ -17,7 +17,7 @@ from django_pgqueue import signals
 from django_pgqueue.ground.log_events import event
 from django_pgqueue.worker.runtime.time_limit import call_in_time
 
-from .events import call_receivers, log_failure
+from .job_events import call_receivers, log_failure
 
 logger = logging.getLogger("django_pgqueue.worker")
 

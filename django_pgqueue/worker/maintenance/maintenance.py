@@ -32,7 +32,7 @@ from django_pgqueue.settings.conf import DAY_SECONDS, get_settings
 from django_pgqueue.states import State
 from django_pgqueue.worker.completion.attempt_counter import INTERVAL_SECONDS, AttemptCounter
 from django_pgqueue.worker.execution import retry_policy
-from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.execution.report import EXPIRED
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 from django_pgqueue.worker.runtime.outages import in_a_line, is_expected, outage_log

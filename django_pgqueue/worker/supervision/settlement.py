@@ -31,7 +31,7 @@ from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
 from django_pgqueue.worker.completion.breaker_counter import BreakerCounter
-from django_pgqueue.worker.execution.events import Events, call_receivers
+from django_pgqueue.worker.execution.job_events import Events, call_receivers
 from django_pgqueue.worker.runtime.background_log import background_log
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.counts import counts

@@ -110,7 +110,7 @@ def prune() -> float:
 
 def archive() -> float:
     """Archive the oldest jobs. Return the jobs per second."""
-    from django_pgqueue.history.batches import Choice
+    from django_pgqueue.history.finished_pages import Choice
     from django_pgqueue.lifecycle import history as lifecycle_history
     from django_pgqueue.states import State
 

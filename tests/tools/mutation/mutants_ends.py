@@ -36,7 +36,7 @@ ENDS = [
             "a remote worker follows nothing",
             "    ends.note_reports(reports)\n",
             "",
-            inside="contrib.remote.operations._finish",
+            inside="contrib.remote.transitions._finish",
         ),
         Mutant(
             "a report that is stored in another form is not followed",

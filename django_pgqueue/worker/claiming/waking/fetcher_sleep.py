@@ -25,10 +25,10 @@ from psycopg.pq.misc import PGnotify
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.notifications import CHANNEL, PAYLOADS
 from django_pgqueue.ground.waker import Waker
-from django_pgqueue.waiting import listener
+from django_pgqueue.waiting import completion_listener
 from django_pgqueue.worker.runtime.shared_connections import SharedConnections
 
-AWAITED: Final = listener.AWAITED.encode()
+AWAITED: Final = completion_listener.AWAITED.encode()
 JOBS: Final = CHANNEL.encode()
 ANY: Final = PAYLOADS | {""}
 """The payloads of all kinds of notifications that matter to a worker."""

@@ -27,7 +27,7 @@ from django_pgqueue.db.notifications import CHANNEL, LISTENS
 from django_pgqueue.ground.log_events import event
 from django_pgqueue.ground.waker import is_readable
 from django_pgqueue.settings.conf import get_settings
-from django_pgqueue.waiting import listener
+from django_pgqueue.waiting import completion_listener
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_connections import ConnectionInUse, Preference, SharedConnections
 
@@ -160,7 +160,7 @@ class Listener(Service):
         """Return whether the other end accepts LISTEN. A refusal must not close the connection that others use."""
         try:
             connection.execute(f"LISTEN {CHANNEL}", prepare=False)
-            connection.execute(f"LISTEN {listener.AWAITED}", prepare=False)
+            connection.execute(f"LISTEN {completion_listener.AWAITED}", prepare=False)
             connection.execute(f"LISTEN {SELF_TEST}", prepare=False)
         except psycopg.Error:
             if is_lost(connection):

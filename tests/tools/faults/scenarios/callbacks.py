@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from django_pgqueue.worker.completion.callbacks import CALLBACK_SECONDS
+from django_pgqueue.worker.completion.receiver_thread import CALLBACK_SECONDS
 from tests.process.harness import Worker
 from tests.tools.faults.catalogue import fault
 from tests.tools.faults.run import Run

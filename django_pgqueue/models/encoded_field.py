@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django_pgqueue.db.fields import PlainJSONField
 from django_pgqueue.ground.envelope import is_envelope
 
-from .operations import operations
+from .operations_link import operations
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

@@ -1,13 +1,13 @@
 """Receive notifications that awaited jobs have ended, on one connection per database for all waits of a process.
 
-`results` calls `awaiting()` for a wait that lasts. The listener announces the awaited job ids to the workers on the
+`result_wait` calls `awaiting()` for a wait that lasts. The listener announces the awaited job ids to the workers on the
 channel `AWAITED`. A worker that ends one of these jobs sends its id on the channel `OVER`, after the commit. While no
 process waits, completions send no notifications. A supervisor that closes the executions of a dead process, and an
 application that cancels a job, do not know who waits, so they always send one. The workers use `notify()` and
 `ids_in()` too.
 
 Notifications only shorten a wait. If one is lost, if a worker missed an announcement, or if a pooler does not forward
-notifications, the polls of `results` find the end of the job. They continue all the time.
+notifications, the polls of `result_wait` find the end of the job. They continue all the time.
 
 Concurrency: the waiting threads add and remove waits; the listener's own thread uses the connection. `_lock` guards the
 waits. A `Waker` wakes the listener's thread when they change.

@@ -24,7 +24,7 @@ from django_pgqueue.states import Pausable, State
 from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.lanes import Lanes
 from django_pgqueue.worker.claiming.limited.key_pages import STEP_SECONDS, rule_of
-from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.foreground import CALLERS_ID, run_here
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
 from django_pgqueue.worker.slots.inflight import InFlight

@@ -29,8 +29,8 @@ from django_pgqueue.worker.completion.unwritten import FORMS, ReportEvidence, in
 from django_pgqueue.worker.completion.writer import Finished, finish, release_executions
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.error_text import class_path
-from django_pgqueue.worker.execution.events import Events, start_of
 from django_pgqueue.worker.execution.failure import POSTPONED_SECONDS
+from django_pgqueue.worker.execution.job_events import Events, start_of
 from django_pgqueue.worker.execution.report import EXPIRED, Report
 from django_pgqueue.worker.execution.stored_values import (
     DependencyUnfinished,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django_pgqueue.ground import log_events
 from django_pgqueue.worker.execution import error_text
-from django_pgqueue.worker.execution.events import log_failure
+from django_pgqueue.worker.execution.job_events import log_failure
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.process_info import call_here
 

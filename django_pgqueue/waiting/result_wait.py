@@ -2,7 +2,7 @@
 
 The caller polls the job's row by primary key. The interval starts at 5 ms and grows by half each time, up to a second.
 Polling alone is sufficient, also behind a pooler, and a short wait uses nothing else. A longer wait is also woken by a
-notification (see `listener`), and then polls at once.
+notification (see `completion_listener`), and then polls at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from django_pgqueue.states import FINISHED, UNCOUNTED, State
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.context import running_job
 
-from . import listener
+from . import completion_listener
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -74,7 +74,7 @@ def wait(job: Job, timeout: Duration) -> Any:
             if _is_over(job, is_first=number == 1):
                 return _result(job)
             if number == LOOKS_ALONE and pause_seconds:
-                stack.enter_context(listener.awaiting(_alias(job), job.pk, wakeup.set))
+                stack.enter_context(completion_listener.awaiting(_alias(job), job.pk, wakeup.set))
             wakeup.wait(pause_seconds)
             wakeup.clear()  # before the poll: a later notification ends the next interval; after it, it would be lost
     raise _timed_out(job, timeout)
@@ -97,7 +97,7 @@ async def await_result(job: Job, timeout: Duration) -> Any:
             if await is_over(job, is_first=number == 1):
                 return await result(job)
             if number == LOOKS_ALONE and pause_seconds:
-                stack.enter_context(listener.awaiting(_alias(job), job.pk, wake))
+                stack.enter_context(completion_listener.awaiting(_alias(job), job.pk, wake))
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_seconds):
                     await wakeup.wait()

@@ -32,7 +32,7 @@ from django_pgqueue.task import Task as EngineTask
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.redaction import hiding_class
 
-from . import signals
+from . import framework_signals
 from .adapter import Adapter
 from .compat import InvalidTask, Task, task_backends
 
@@ -40,7 +40,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 if TYPE_CHECKING:
-    from .results import JobResult
+    from .result_translation import JobResult
 
     class TypedTask(Task[P, R]):
         """Django's task, generic over the function's types, as its stubs and the backport declare it."""
@@ -217,9 +217,9 @@ def adopt(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
         declarations.declare(engine_task, times)
     except exceptions.InvalidTask as error:
         raise InvalidTask(str(error)) from error
-    signals.connect(engine_task.name)
+    framework_signals.connect(engine_task.name)
     for alias in engine_task.aliases:
-        signals.connect(alias)
+        framework_signals.connect(alias)
     return engine_task
 
 

@@ -1,6 +1,6 @@
 """Send the signals of Django's framework when this package's own signals are sent.
 
-`tasks.adopt()` connects each task. The sender is the backend's class. A receiver that raises changes nothing.
+`task_class.adopt()` connects each task. The sender is the backend's class. A receiver that raises changes nothing.
 
 | Django's signal | sent with this package's | status of the result |
 |---|---|---|
@@ -22,7 +22,7 @@ from django.dispatch import Signal
 from django_pgqueue import signals
 from django_pgqueue.tasks import registry
 
-from . import results
+from . import result_translation
 from .compat import Task, TaskResultStatus, task_backends, task_enqueued, task_finished, task_started
 
 
@@ -92,7 +92,7 @@ def _send_for(
     database: str,
     changes: dict[str, Any],
 ) -> None:
-    result = results.new_result(task.task, job_id, database, status, changes)
+    result = result_translation.new_result(task.task, job_id, database, status, changes)
     signal.send_robust(_sender(result.backend, task), task_result=result)
 
 
