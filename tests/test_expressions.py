@@ -172,9 +172,15 @@ def matches(expression: str, hour: int, minute: int) -> bool:
     return bool(croniter.match(expression, datetime(2026, 1, 1, hour, minute, tzinfo=UTC)))
 
 
+def around(change: Change) -> tuple[int, int]:
+    """Return three hours before and after the times that a change skips or repeats. Elsewhere it has no effect."""
+    seconds = 3 * 3600 + abs(change.after - change.before)
+    return change.instant - seconds, change.instant + seconds
+
+
 def ticks_around(expression: str, zone: ZoneInfo, change: Change) -> list[int]:
-    """Return the ticks from 30 hours before a change to 30 hours after it, by looking at each minute."""
-    begin, end = change.instant - 30 * 3600, change.instant + 30 * 3600
+    """Return the ticks around a change, by looking at each minute."""
+    begin, end = around(change)
     minute, hour = expression.split()[:2]
     if minute.startswith("*") or hour.startswith("*"):  # each instant whose local time matches
         sides = [(begin, change.instant, change.before), (change.instant, end, change.after)]
@@ -211,7 +217,7 @@ def test_ticks_beside_odd_changes_are_those_of_each_minute(expression):
     for change, name in changes.items():
         zone = ZoneInfo(name)
         wanted = ticks_around(expression, zone, change)
-        begin, end = (datetime.fromtimestamp(change.instant + side * 30 * 3600, UTC) for side in (-1, 1))
+        begin, end = (datetime.fromtimestamp(instant, UTC) for instant in around(change))
         found = next_ticks.ticks_after(expression, name, begin - timedelta(seconds=1))
         ours = [int(tick.timestamp()) for tick in takewhile(lambda tick, end=end: tick < end, found)]
         assert ours == wanted, (name, change)
