@@ -152,15 +152,16 @@ def test_row_without_odd_values_is_accepted(engine, table):
         insert(engine, table, ROWS[table])
 
 
-WRITABLE: Final[list[tuple[str, str, str]]] = [
-    ("operator", "pgqueue_job", "cancel_requested_at = 'infinity'"),
-    ("operator", "pgqueue_job", "cancel_requested_at = '4713-01-01 BC'"),
-    ("operator", "pgqueue_job", "priority = -32768"),
-    ("operator", "pgqueue_job", "priority = 32767"),
-    ("worker", "pgqueue_job", "progress_done = 'NaN', progress_total = '-Infinity', progress_at = 'infinity'"),
-    ("worker", "pgqueue_step", "tries = 2147483647, event_id = 9223372036854775807"),
+LOWEST: Final = (
+    ("operator", "pgqueue_job", "cancel_requested_at = '4713-01-01 BC', priority = -32768"),
+    ("worker", "pgqueue_job", "progress_done = 'NaN', progress_total = '-Infinity', progress_at = '-infinity'"),
     ("operator", "pgqueue_pause", "reason = E'\\n\\x1b[31m'"),
-]
+)
+HIGHEST: Final = (
+    ("operator", "pgqueue_job", "cancel_requested_at = 'infinity', priority = 32767"),
+    ("worker", "pgqueue_job", "progress_done = 'NaN', progress_total = 'Infinity', progress_at = 'infinity'"),
+    ("worker", "pgqueue_step", "tries = 2147483647, event_id = 9223372036854775807"),
+)
 """Values that the database accepts: the role, the table, and what the role sets in all its rows."""
 
 
@@ -214,10 +215,11 @@ def silent_figures() -> Iterator[str]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize(("role", "table", "changes"), WRITABLE, ids=str)
-def test_odd_values_that_a_role_writes_hide_nothing(filled, superuser, as_role, role, table, changes):
-    with as_role(role), closing(helpers.connect()) as session:
-        assert session.execute(f"UPDATE {table} SET {changes}").rowcount > 0
+@pytest.mark.parametrize("changes", [LOWEST, HIGHEST], ids=["lowest", "highest"])
+def test_odd_values_that_a_role_writes_hide_nothing(filled, superuser, as_role, changes):
+    for role, table, columns in changes:
+        with as_role(role), closing(helpers.connect()) as session:
+            assert session.execute(f"UPDATE {table} SET {columns}").rowcount > 0
     with as_role("owner"):
         assert [*silent_pages(filled), *silent_commands(filled), *silent_figures()] == []
         tasks.noop.enqueue()
