@@ -56,6 +56,12 @@ def calls(tree):
     return nodes(tree, ast.Call)
 
 
+@cache
+def called(call):
+    """Return what is called, as text."""
+    return ast.unparse(call.func)
+
+
 def functions(tree):
     return nodes(tree, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -90,11 +96,7 @@ def test_calls_of_the_orm_never_write_models(name):
     """Calls of `update` and `delete` are allowed only on receivers that are not querysets, for example on dicts."""
     wrong = {"save", "bulk_create", "bulk_update", "update_or_create", "get_or_create", "create", "asave", "adelete"}
     for call in calls(tree_of(name)):
-        if (
-            isinstance(call.func, ast.Attribute)
-            and call.func.attr in wrong
-            and "LogEntry" not in ast.unparse(call.func)
-        ):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in wrong and "LogEntry" not in called(call):
             raise AssertionError(f"{name}:{call.lineno}: {ast.unparse(call)}")
         if isinstance(call.func, ast.Attribute) and call.func.attr in {"update", "delete"}:
             receiver = ast.unparse(call.func.value)
@@ -108,8 +110,7 @@ def test_imports_and_calls_never_unpickle_or_evaluate(name):
     used = {module.split(".")[0] for module in imported(tree_of(name))}
     assert not used & DANGEROUS
     for call in calls(tree_of(name)):
-        called = ast.unparse(call.func)
-        assert called not in {"eval", "exec", "compile", "__import__", "import_string"}, f"{name}:{call.lineno}"
+        assert called(call) not in {"eval", "exec", "compile", "__import__", "import_string"}, f"{name}:{call.lineno}"
 
 
 @for_each(FILES)
@@ -119,10 +120,10 @@ def test_html_is_marked_safe_only_by_format_html(name):
     attributes = {node.attr for node in nodes(tree_of(name), ast.Attribute)}
     assert not {"mark_safe", "SafeData", "allow_tags", "__html__", "safe"} & (names | attributes)
     for call in calls(tree_of(name)):
-        called = ast.unparse(call.func).rpartition(".")[2]
-        assert called not in {"SafeString", "SafeText", "Markup"}, f"{name}:{call.lineno}"
-        if called in {"format_html", "format_html_join"}:
-            literal = call.args[called == "format_html_join"]
+        function = called(call).rpartition(".")[2]
+        assert function not in {"SafeString", "SafeText", "Markup"}, f"{name}:{call.lineno}"
+        if function in {"format_html", "format_html_join"}:
+            literal = call.args[function == "format_html_join"]
             assert isinstance(literal, ast.Constant), f"{name}:{call.lineno}"
 
 
@@ -133,7 +134,7 @@ def test_templates_escape_text_and_contain_no_script(path):
 
 
 def test_import_module_is_called_only_in_registry():
-    importers = {name for name in FILES for call in calls(tree_of(name)) if "import_module" in ast.unparse(call)}
+    importers = {name for name in FILES for call in calls(tree_of(name)) if "import_module" in called(call)}
     assert importers <= {"tasks/registry.py"}
 
 
@@ -157,8 +158,8 @@ def test_execute_statement_is_never_concatenated(name):
 def test_sql_runs_only_through_execute(name):
     forbidden = {"raw", "extra", "RawSQL", "mogrify", "executemany", "copy", "callproc"}
     for call in calls(tree_of(name)):
-        called = ast.unparse(call.func).rpartition(".")[2]
-        assert called not in forbidden or not call.args, f"{name}:{call.lineno}: {ast.unparse(call)}"
+        function = called(call).rpartition(".")[2]
+        assert function not in forbidden or not call.args, f"{name}:{call.lineno}: {ast.unparse(call)}"
 
 
 @for_each(FILES)
@@ -189,17 +190,22 @@ def test_modules_loaded_before_apps_import_no_models(name):
             assert "models" not in ast.unparse(node).replace("django.db.models", ""), f"{name}:{node.lineno}"
 
 
+@cache
+def files_by_module():
+    """Return the file of each dotted name of a module, also of those of packages without `__init__`."""
+    known = {".".join(["django_pgqueue", *Path(other).with_suffix("").parts]): other for other in FILES}
+    return known | {module.removesuffix(".__init__"): other for module, other in known.items()}
+
+
+@cache
 def modules_imported(name):
     """Return the modules of the package that a file imports at the top, in functions or for typing."""
-    parts = ["django_pgqueue", *Path(name).with_suffix("").parts]
-    package = parts[:-1]
-    known = {".".join(["django_pgqueue", *Path(other).with_suffix("").parts]): other for other in FILES}
-    known |= {module.removesuffix(".__init__"): other for module, other in known.items()}
+    package, known = ["django_pgqueue", *Path(name).parts[:-1]], files_by_module()
     found = set()
-    for node in ast.walk(tree_of(name)):
+    for node in nodes(tree_of(name), ast.Import, ast.ImportFrom):
         if isinstance(node, ast.Import):
             found |= {known[alias.name] for alias in node.names if alias.name in known}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *(node.module or "").split(".")]).strip(".")
             for alias in node.names:
@@ -211,14 +217,8 @@ def modules_imported(name):
 @for_each(FILES)
 def test_only_contrib_imports_its_libraries(name):
     """A worker without the integrations needs neither library."""
-    imported = {
-        module.partition(".")[0]
-        for node in ast.walk(tree_of(name))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for module in [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
-    }
-    is_contrib = name.startswith("contrib/")
-    assert is_contrib or not imported & {"sentry_sdk", "opentelemetry"}
+    names = {module.partition(".")[0] for module in imported(tree_of(name))}
+    assert name.startswith("contrib/") or not names & {"sentry_sdk", "opentelemetry"}
 
 
 def test_imports_anywhere_form_no_cycle():

@@ -45,12 +45,13 @@ def test_blanks_comments_and_docstrings_do_not_count():
     )
 
 
-def test_working_tree_is_counted_by_rooms(capsys):
+def test_working_tree_is_counted_by_rooms(capsys, monkeypatch):
+    monkeypatch.setattr(lines, "PACKAGE", "django_pgqueue/stats")
     assert lines.run([]) == 0
     printed = capsys.readouterr().out.splitlines()
     numbers = {room: int(number.replace(",", "")) for number, room in (line.split() for line in printed)}
     assert numbers.pop("all") == sum(numbers.values())
-    assert {"django_pgqueue", "django_pgqueue/lifecycle", "django_pgqueue/worker/slots"} <= set(numbers)
+    assert set(numbers) == {f"django_pgqueue/stats{room}" for room in ("", "/graphs", "/limits")}
 
 
 def test_difference_to_a_commit_is_printed(capsys, monkeypatch):
