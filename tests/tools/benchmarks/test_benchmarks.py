@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import pkgutil
+from collections.abc import Iterator
 
 import pytest
 
+from tests.rules import for_each
 from tests.tools.benchmarks import cli, recorded, server, tables
 from tests.tools.benchmarks.environments import packages_for
 from tests.tools.benchmarks.files import record
@@ -43,6 +47,34 @@ def test_table_system_not_measured_states_the_reason():
 
 def test_cli_scenario_number_selects_all_its_variants():
     assert [scenario.name for scenario in cli.parsed(["1", "4a"]).scenarios] == ["1", "1a", "1b", "4a"]
+
+
+def names_used(program: str) -> Iterator[str]:
+    """Yield the names of this package that a program imports, and those that it reads from what it has imported."""
+    tree, imported = ast.parse(program), dict[str, str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("django_pgqueue"):
+            imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    yield from imported.values()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in imported:
+            yield f"{imported[node.value.id]}.{node.attr}"
+
+
+@for_each(
+    (system.name, file)
+    for system in SYSTEMS.values()
+    for file, program in system.files.items()
+    if file.endswith(".py") and "django_pgqueue" in program
+)
+def test_program_of_system_uses_names_that_exist(case):
+    """The programs are texts, so no linter and no type checker reads them."""
+    system, file = case
+    for name in names_used(SYSTEMS[system].files[file]):
+        try:
+            pkgutil.resolve_name(name)
+        except (ImportError, AttributeError) as error:
+            raise AssertionError(name) from error
 
 
 @pytest.mark.parametrize("wrong", [["77"], ["--only", "us,kafka"]])

@@ -13,36 +13,36 @@ import threading
 import django
 
 django.setup()
-from django_pgqueue import lifecycle
 from django_pgqueue.db import engine_connection
-from django_pgqueue.lifecycle import Cursor, Lane, Succeeded
+from django_pgqueue.lifecycle import claims, completions
+from django_pgqueue.lifecycle.types import Cursor, Lane, Succeeded
 
 import record
 
 BATCH = 500
 lane = Lane("default", 0)
-claims = queue.Queue(maxsize=2)
+claimed_batches = queue.Queue(maxsize=2)
 
 
 def claim():
     connection = engine_connection.connect("default", "claim")
     cursor = Cursor()
     while True:
-        claimed = lifecycle.claims.claim(
+        claimed = claims.claim(
             connection, {lane: cursor}, limit=BATCH, free_slots=BATCH, worker_id=os.getpid(), lease_seconds=60.0
         )
         if not claimed:
-            claims.put(None)
+            claimed_batches.put(None)
             return
         cursor = Cursor(claimed[-1].run_after, claimed[-1].job_id)
-        claims.put(claimed)
+        claimed_batches.put(claimed)
 
 
 def finish():
     connection = engine_connection.connect("default", "finish")
     number = 0
-    while (claimed := claims.get()) is not None:
-        lifecycle.completions.succeed(connection, [Succeeded(one.key, None, 0.001, 0.0) for one in claimed])
+    while (claimed := claimed_batches.get()) is not None:
+        completions.succeed(connection, [Succeeded(one.key, None, 0.001, 0.0) for one in claimed])
         for _ in claimed:
             record.ran(number)
             number += 1
