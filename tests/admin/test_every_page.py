@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import unescape
 from html.parser import HTMLParser
 from typing import NamedTuple
@@ -159,9 +159,9 @@ class Answer(NamedTuple):
     status: int
 
 
-def crawl(client: Client) -> Iterator[Answer]:
+def crawl(client: Client, parts: Callable[[str], set[Part]] = parts_of) -> Iterator[Answer]:
     """Follow every link of the console that has a new part. To follow every combination of filters would take hours."""
-    seen, waiting = parts_of(CONSOLE), [(CONSOLE, "")]
+    seen, waiting = parts(CONSOLE), [(CONSOLE, "")]
     while waiting:
         url, before = waiting.pop(0)
         response = client.get(url)
@@ -170,8 +170,8 @@ def crawl(client: Client) -> Iterator[Answer]:
             continue
         for link in re.findall(r'<a\b[^>]*?\bhref="([^"#]+)', response.content.decode()):
             there = urljoin(url, unescape(link))
-            if there.startswith(CONSOLE) and not parts_of(there) <= seen:
-                seen |= parts_of(there)
+            if there.startswith(CONSOLE) and not parts(there) <= seen:
+                seen |= parts(there)
                 waiting.append((there, url))
 
 
