@@ -188,7 +188,7 @@ def test_wait_polls_less_and_less_often_by_one_query(job, monkeypatch):
     event = SimpleNamespace(wait=slept.append, clear=lambda: None, set=None)
     monkeypatch.setattr(result_wait, "threading", SimpleNamespace(Event=lambda: event))
     monkeypatch.setattr(result_wait, "time", SimpleNamespace(monotonic=lambda: sum(slept)))
-    monkeypatch.setattr(result_wait.listener, "awaiting", lambda *_: nullcontext())
+    monkeypatch.setattr(result_wait.completion_listener, "awaiting", lambda *_: nullcontext())
     with CaptureQueriesContext(connection) as queries, pytest.raises(TimeoutError):
         job.wait(60)
     assert len(queries) == len(slept) + (slept[-1] > 0) or len(queries) == len(slept)

@@ -21,7 +21,7 @@ from django_pgqueue.admin.links import jobs_url, limit_url
 from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures
 from django_pgqueue.tasks import registry
 
-from . import console_urls
+from . import page_urls
 
 
 class LimitCell(NamedTuple):
@@ -129,7 +129,7 @@ def _key_row(
         oldest="" if oldest is None else seconds_text(oldest),
         next_start=next_start_text(figures),
         wait=wait_text(figures, controls.policy),
-        wait_url=console_urls.job(request, in_way) if in_way and blocker is None else "",
+        wait_url=page_urls.job(request, in_way) if in_way and blocker is None else "",
         blocker=blocker,
         is_held=figures.held_until is not None,
         hold_shown=str(shown.number(figures.held_until)),

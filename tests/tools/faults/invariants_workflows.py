@@ -188,10 +188,10 @@ def ended_when_over(history: History, lives: dict[int, Life], rules: Rules) -> I
     states, members = States(history.events), defaultdict[int, set[int]](set)
     latest: dict[int, dict[str, Any]] = {}
     nested: dict[int, set[int]] = defaultdict(set)
-    for row in history.finished_pages:
+    for row in history.batches:
         nested[row.new["parent"] or 0].add(row.batch)
     jobs_events = [event for event in history.events if event.place == "job"]
-    changes: list[Event | BatchChange] = sorted([*jobs_events, *history.finished_pages], key=lambda each: each.id)
+    changes: list[Event | BatchChange] = sorted([*jobs_events, *history.batches], key=lambda each: each.id)
     for change in changes:
         if isinstance(change, Event):
             states.apply(change)
@@ -235,7 +235,7 @@ def _left_open(latest: dict[int, dict[str, Any]]) -> Iterator[Violation]:
 
 def _by_batch(history: History) -> dict[int, list[BatchChange]]:
     found: dict[int, list[BatchChange]] = defaultdict(list)
-    for change in history.finished_pages:
+    for change in history.batches:
         found[change.batch].append(change)
     return found
 
