@@ -390,9 +390,9 @@ import threading
 atexit.register(lambda: [print(one) for one in threading.enumerate() if one.name == "pgqueue-waiting"])  # called last
 import django
 django.setup()
-from django_pgqueue.waiting import listener
+from django_pgqueue.waiting import completion_listener
 told = threading.Event()
-wait = listener.awaiting("default", 1, told.set)
+wait = completion_listener.awaiting("default", 1, told.set)
 wait.__enter__()
 assert told.wait(20)
 """

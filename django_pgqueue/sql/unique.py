@@ -8,7 +8,7 @@ from .clauses import DUE_AT, EXPIRES_AT, OPTIONS, TIMES, VALUES_OF_EACH
 # that has the same one. RETRY repeats it with the name of a table before each column.
 HAS_KEY: Final = "unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))"
 
-# What to do if another job has the key of the new one. The action follows.
+# The beginning of the clause for a new job whose key another job has. The action follows.
 ON_TAKEN_KEY: Final = """ON CONFLICT (task_name, unique_key)
     WHERE """ + HAS_KEY  # fmt: skip
 
