@@ -299,9 +299,9 @@ PERIODS = of_tests(
     ),
     Mutant(
         "a throttled call changes nothing",
-        'if not added and uniqueness.on_conflict == "replace":',
+        "if not added and replaces:",
         "if False:",
-        inside="_add_one_for_period",
+        inside="_add_one",
     ),
 )
 PAUSES = of_tests(
