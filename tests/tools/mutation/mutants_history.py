@@ -63,7 +63,7 @@ ERASURES = of_tests(
 RELEASES = [
     *of_tests(
         ("tests/test_check_deploy.py",),
-        Mutant("the context is an argument", "[int(task.takes_context) :]", "[:]", inside="calls.parameters_of"),
+        Mutant("the context is an argument", "[int(task.takes_context) :]", "[:]", inside="call_shapes.parameters_of"),
         Mutant(
             "a missing argument is no problem", "and is_required(parameter):", "and False:", inside="binding_problems"
         ),
