@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.ground.signatures import signature_of
 
-from .converter import ARRAY, OBJECT, Converter, Mismatch, Rows
+from .converter import ARRAY, OBJECT, Converter, Mismatch, Rows, converted
 
 
 class Field(NamedTuple):
@@ -52,7 +52,10 @@ class RecordConverter(Converter):
 
     def encode(self, value: Any) -> Any:
         self.check(value)
-        return {field.name: self._encoded(field, each) for field, each in self._values(value)}
+        return {
+            field.name: converted(f".{field.name}", field.converter.encode, each) if field.converter else each
+            for field, each in self._values(value)
+        }
 
     def _values(self, value: Any) -> Iterator[tuple[Field, Any]]:
         for field in self.fields.values():
@@ -60,12 +63,6 @@ class RecordConverter(Converter):
                 yield field, getattr(value, field.name)
             except AttributeError:
                 raise Mismatch(f"has no value for its field {field.name!r}", ValueError) from None
-
-    def _encoded(self, field: Field, value: Any) -> Any:
-        try:
-            return value if field.converter is None else field.converter.encode(value)
-        except Mismatch as error:
-            raise error.within(f".{field.name}") from None
 
     def decode(self, stored: Any, rows: Rows) -> Any:
         if not isinstance(stored, dict):
@@ -82,10 +79,7 @@ class RecordConverter(Converter):
         field = self.fields.get(name)
         if field is None:
             raise Mismatch(f"is stored with a field that {self.expected} does not have")
-        try:
-            return stored if field.converter is None else field.converter.decode(stored, rows)
-        except Mismatch as error:
-            raise error.within(f".{name}") from None
+        return converted(f".{name}", field.converter.decode, stored, rows) if field.converter else stored
 
     def make(self, values: dict[str, Any]) -> Any:
         """Return a new object with these fields."""
