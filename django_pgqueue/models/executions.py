@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 from django.db.models.lookups import Exact, IsNull
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import MOST_ID, InstantField, OneOf, are_instants
+from django_pgqueue.db.fields import MOST_ID, UNCHECKED, InstantField, OneOf, are_instants
 from django_pgqueue.ground.job_log import LogLine
 from django_pgqueue.states import Outcome
 
@@ -25,21 +25,11 @@ class Execution(models.Model):
     Outcome = Outcome
 
     job = models.ForeignKey(
-        Job,
-        verbose_name=_("job"),
-        on_delete=models.CASCADE,
-        related_name="executions",
-        db_constraint=False,
-        db_index=False,
+        Job, verbose_name=_("job"), on_delete=models.CASCADE, related_name="executions", **UNCHECKED
     )
     attempt = models.SmallIntegerField(_("attempt"))
     worker = models.ForeignKey(
-        "Worker",
-        verbose_name=_("worker"),
-        on_delete=models.DO_NOTHING,
-        related_name="executions",
-        db_constraint=False,
-        db_index=False,
+        "Worker", verbose_name=_("worker"), on_delete=models.DO_NOTHING, related_name="executions", **UNCHECKED
     )
     outcome = models.CharField(  # noqa: DJ001 -- NULL is "open", the fence itself
         _("outcome"), max_length=12, null=True, choices=[(o.value, o.value) for o in Outcome]
