@@ -213,7 +213,7 @@ class SharedFields:
     )
     unique_key: UniqueKey | None = option(validation.unique_key_problems, is_reset_by_none=True)
     unique_while: UniqueWhile = option(validation.unique_while_problems, default=UNIQUE_WHILE[0])
-    on_conflict: OnConflict = option(validation.on_conflict_problems, default=ON_CONFLICT[0])
+    on_conflict: OnConflict = option(validation.choice_problems(ON_CONFLICT), default=ON_CONFLICT[0])
     limit: Limit | None = option(validation.limit_problems, is_reset_by_none=True)
     batch: BatchReference | None = option(batch_problems, "batch_id", values=_batch, is_reset_by_none=True)
     """Set by `using()`."""
@@ -235,7 +235,7 @@ class TaskFields(SharedFields):
     """Set by `using()`."""
     takes_context: bool = option(validation.flag_problems, default=False)
     database: str | DatabaseOf | None = option(validation.database_problems, is_reset_by_none=True)
-    on_missing: OnMissing = option(validation.on_missing_problems, default=ON_MISSING[0])
+    on_missing: OnMissing = option(validation.choice_problems(ON_MISSING), default=ON_MISSING[0])
     """Effect of a row that an argument names and that does not exist when an attempt begins: the job is dead, or
     cancelled, or the attempt fails like any other."""
     chunk: int | None = option(validation.number_problems(1, MAX_CHUNK))

@@ -6,7 +6,7 @@ a value gets the name of the option, for its messages, and yields one sentence p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import lru_cache, partial
@@ -225,16 +225,14 @@ def keep_logs_problems(option: str, value: Any) -> Iterator[str]:
         yield f"{option} must be one of {', '.join(LEVELS)}, or False, or None, not {value!r}"
 
 
-def on_conflict_problems(option: str, value: Any) -> Iterator[str]:
-    """Yield the problem of what a call does if another job has its key."""
-    if value not in ON_CONFLICT:
-        yield f"{option} must be one of {', '.join(ON_CONFLICT)}, not {value!r}"
+def choice_problems(choices: Sequence[str]) -> Check:
+    """Return a check for one of several words."""
 
+    def check(option: str, value: Any) -> Iterator[str]:
+        if value not in choices:
+            yield f"{option} must be one of {', '.join(choices)}, not {value!r}"
 
-def on_missing_problems(option: str, value: Any) -> Iterator[str]:
-    """Yield the problem of what an attempt does if a row that an argument names does not exist."""
-    if value not in ON_MISSING:
-        yield f"{option} must be one of {', '.join(ON_MISSING)}, not {value!r}"
+    return check
 
 
 def limit_problems(option: str, value: Any) -> Iterator[str]:
