@@ -174,13 +174,8 @@ def moment_problems(option: str, value: Any) -> Iterator[str]:
 
 def expiry_problems(option: str, value: Any) -> Iterator[str]:
     """Yield the problem of a time by which a job must start."""
-    check = moment_problems if isinstance(value, datetime) else partial(_length_problems, "expiry")
+    check = moment_problems if isinstance(value, datetime) else partial(length_problems, "expiry")
     yield from check(option, value)
-
-
-def timeout_problems(option: str, value: Any) -> Iterator[str]:
-    """Yield the problem of a timeout."""
-    yield from _length_problems("timeout", option, value)
 
 
 def chunk_wait_problems(option: str, value: Any) -> Iterator[str]:
@@ -194,7 +189,8 @@ def chunk_wait_problems(option: str, value: Any) -> Iterator[str]:
             yield f"{option} {value!r} must be at most {MAX_WAIT_SECONDS:g} seconds"
 
 
-def _length_problems(limit: str, option: str, value: Any) -> Iterator[str]:
+def length_problems(limit: str, option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of a duration that must be longer than 0. The message says that None means no `limit`."""
     try:
         is_positive = seconds(value) > 0
     except (TypeError, ValueError) as error:
