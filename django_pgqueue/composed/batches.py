@@ -1,4 +1,4 @@
-"""The public class `Batch`: a group of jobs with callbacks that are enqueued when the group has ended.
+"""The public class `Batch`: a group of jobs with callbacks that are enqueued when the group has ended; its progress.
 
 Applications call it. It never changes the ends of a batch itself: `ends` decides them from the rows of the jobs.
 The module loads before Django's apps are ready, so it imports models only inside functions.
@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
@@ -29,14 +29,39 @@ from django_pgqueue.lifecycle import batches
 from django_pgqueue.states import FINISHED, State
 from django_pgqueue.tasks.context import running_database, running_job
 
-from .batch_progress import BatchProgress, progress_of
-
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.transaction import Atomic
 
     from django_pgqueue.models import JobBatch, JobQuerySet
     from django_pgqueue.tasks.definition import TaskDefinition
+
+
+class BatchProgress(NamedTuple):
+    """How many jobs a batch and the batches nested in it have, by state. Jobs that were removed are counted too."""
+
+    ready: int = 0
+    running: int = 0
+    succeeded: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    waiting: int = 0
+    """Jobs of workflows that wait for others."""
+
+    @property
+    def finished(self) -> int:
+        """Jobs that have ended."""
+        return self.succeeded + self.dead + self.cancelled
+
+    @property
+    def total(self) -> int:
+        """All jobs that were added so far."""
+        return self.waiting + self.ready + self.running + self.finished
+
+    @property
+    def fraction(self) -> float:
+        """The part of the jobs that have ended, from 0 to 1. 0 without jobs."""
+        return self.finished / self.total if self.total else 0.0
 
 
 class Batch(BatchReference):
@@ -248,7 +273,8 @@ class Batch(BatchReference):
 
     def progress(self) -> BatchProgress:
         """Return how many jobs the batch and the batches nested in it have, by state, with one query."""
-        return progress_of(self._connection, [self._stored_id])[self._stored_id]
+        counts = batches.count_jobs(self._connection, [self._stored_id])
+        return BatchProgress(**counts[self._stored_id])
 
     def cancel(self) -> int:
         """Cancel the unfinished jobs of the batch and of the batches nested in it, and return their number.
