@@ -20,7 +20,6 @@ from typing import Any, Final
 from django_pgqueue.exceptions import InvalidTask
 
 from .containers import (
-    CONTAINERS,
     DictConverter,
     FixedTupleConverter,
     ItemsConverter,
@@ -42,13 +41,14 @@ from .records import (
     tuple_fields,
 )
 from .rows import RowConverter, is_model
-from .scalars import TEXTS, EnumConverter, LiteralConverter, path
+from .scalars import TEXTS, EnumConverter, LiteralConverter, TextConverter
 
 ANYTHING: Final = (Any, object)
 WRAPPERS: Final = (typing.Required, typing.NotRequired, typing.Final, typing.ClassVar)
 AS_LISTS: Final = (list, Sequence, MutableSequence, Iterable, Iterator, AnyCollection)
 AS_SETS: Final = (set, Set, MutableSet)
 AS_DICTS: Final = (dict, Mapping, MutableMapping)
+CONTAINERS: Final = frozenset({list, tuple, set, frozenset})
 KEYS_AS_JSON: Final = (PLAIN[int], PLAIN[float], PLAIN[bool])
 """Plain types whose values are the text of dict keys. Keys of unions stay strings, as without an annotation."""
 PLAIN_LIST: Final = PlainConverter("list", (Sequence,), ARRAY)
@@ -136,8 +136,7 @@ class Annotations:
         item = self.converter(arguments[0]) if arguments else None
         if kind is list and item is None:
             return PLAIN_LIST
-        make, name = CONTAINERS[kind]
-        return ItemsConverter(make, name, item)
+        return ItemsConverter(kind, item)
 
     def _dict(self, arguments: tuple[Any, ...]) -> Converter:
         if not arguments:
@@ -174,7 +173,7 @@ class Annotations:
         if issubclass(annotation, Enum):
             return EnumConverter(annotation)
         if issubclass(annotation, PurePath):
-            return path(annotation)
+            return TextConverter(annotation, str, annotation)
         if is_model(annotation):
             self.has_rows = True
             return RowConverter(annotation)

@@ -32,13 +32,13 @@ class ItemsConverter(Converter):
 
     kinds = ARRAY
 
-    def __init__(self, make: Callable[[Iterable[Any]], Any], name: str, item: Converter | None) -> None:
+    def __init__(self, make: type, item: Converter | None) -> None:
         self.make = make
         self.item = item
-        self.is_set = issubclass(make, Set) if isinstance(make, type) else False
+        self.is_set = issubclass(make, Set)
         self.converts = make is not list or (item is not None and item.converts)
         more = ", ..." if make is tuple else ""
-        self.expected = f"{name}[{name_of(item)}{more}]"
+        self.expected = f"{make.__name__}[{name_of(item)}{more}]"
 
     def accepts(self, value: Any) -> bool:
         return isinstance(value, Set) if self.is_set else is_sequence(value)
@@ -242,14 +242,3 @@ class UnionConverter(Converter):
     def parts(self, stored: Any) -> Iterable[tuple[Converter, Any]]:
         member = self._member_for(stored)
         return () if member is None else ((member, stored),)
-
-
-CONTAINERS: Final[dict[Any, tuple[Callable[[Iterable[Any]], Any], str]]] = {
-    list: (list, "list"),
-    tuple: (tuple, "tuple"),
-    set: (set, "set"),
-    frozenset: (frozenset, "frozenset"),
-    Set: (set, "Set"),
-    Sequence: (list, "Sequence"),
-}
-"""The class that the task gets for each container of items, and its name."""
