@@ -7,7 +7,7 @@ The module loads before Django's apps are ready, so it imports models only insid
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -31,7 +31,6 @@ from django_pgqueue.tasks.context import running_database, running_job
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
-    from django.db.transaction import Atomic
 
     from django_pgqueue.models import JobBatch, JobQuerySet
     from django_pgqueue.tasks.definition import TaskDefinition
@@ -122,7 +121,7 @@ class Batch(BatchReference):
         self._callbacks = {"on_success": on_success, "on_complete": on_complete, "on_failure": on_failure}
         self._description = description
         self._parent = parent
-        self._block: Atomic | None = None
+        self._block = ExitStack()
         self._saved_by_block = False
 
     def __repr__(self) -> str:
@@ -173,32 +172,27 @@ class Batch(BatchReference):
         return was_open
 
     def __enter__(self) -> Self:
-        self._block = transaction.atomic(using=self.database)
-        try:
-            self._block.__enter__()
-        except SynchronousOnlyOperation as error:
-            raise called_in_coroutine("a batch", "batch.aopen()", "opened") from error
-        try:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(transaction.atomic(using=self.database))
+            except SynchronousOnlyOperation as error:
+                raise called_in_coroutine("a batch", "batch.aopen()", "opened") from error
             self._saved_by_block = self.id is None
-            return self.open() if self._saved_by_block else self
-        except BaseException as error:
-            self._block.__exit__(type(error), error, error.__traceback__)
-            raise
+            if self._saved_by_block:
+                self.open()
+            self._block = stack.pop_all()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        block = self._block
-        assert block is not None, "__enter__() has set it"  # noqa: S101 -- for the type checker
         if error is None:
-            try:
+            with self._block:
                 self.close()
-            except BaseException as raised:
-                block.__exit__(type(raised), raised, raised.__traceback__)
-                raise
-        elif self._saved_by_block:
+            return
+        if self._saved_by_block:
             self.id = None  # its row is rolled back
-        block.__exit__(kind, error, traceback)
+        self._block.__exit__(kind, error, traceback)
 
     # ------------------------------------------------------------------ fill
 
