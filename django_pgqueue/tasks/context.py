@@ -58,14 +58,6 @@ class ProgressReporter(Protocol):
 PROGRESS_FIELDS: Final = ("progress_done", "progress_total", "progress_message", "progress_at")
 
 
-def _never_requested() -> bool:
-    return False
-
-
-def _no_error() -> None:
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
     """The attempt that a task is running in.
@@ -105,11 +97,11 @@ class TaskContext:
     _task_result: Job | None = field(default=None, init=False, repr=False, compare=False)
     _steps: StepRunner | None = field(default=None, repr=False, compare=False)
 
-    asked_to_cancel: Callable[[], bool] = field(default=_never_requested, repr=False, compare=False)
+    asked_to_cancel: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
     """Set by the worker. Call `cancel_requested()` instead."""
     chunk: Sequence[TaskContext] = field(default=(), repr=False, compare=False)
     """For middleware, around a call of a task with `chunk`: the contexts of its jobs, in order. Otherwise empty."""
-    error_in_chunk: Callable[[], BaseException | None] = field(default=_no_error, repr=False, compare=False)
+    error_in_chunk: Callable[[], BaseException | None] = field(default=lambda: None, repr=False, compare=False)
     """Set by the worker. Call `chunk_error()` instead."""
 
     def chunk_error(self) -> BaseException | None:
