@@ -29,17 +29,7 @@ from .containers import (
 )
 from .converter import ARRAY, NULL, PLAIN, STRING, Converter, PlainConverter
 from .libraries import of_library
-from .records import (
-    Compile,
-    DataclassConverter,
-    Field,
-    NamedTupleConverter,
-    RecordConverter,
-    TypedDictConverter,
-    dataclass_fields,
-    dictionary_fields,
-    tuple_fields,
-)
+from .records import DataclassConverter, NamedTupleConverter, RecordConverter, TypedDictConverter
 from .rows import RowConverter, is_model
 from .scalars import TEXTS, EnumConverter, LiteralConverter, TextConverter
 
@@ -181,11 +171,10 @@ class Annotations:
 
     def _record(self, record_class: Any, annotation: Any) -> Converter | None:
         """Return the converter of a class with fields; `annotation` is the class, or has the types of a generic one."""
-        found = _record_class(record_class) if isinstance(record_class, type) else None
-        if found is None:
+        converter_class = _record_class(record_class) if isinstance(record_class, type) else None
+        if converter_class is None:
             return None
         if annotation not in self._records:
-            converter_class, fields_of = found
             record = self._records[annotation] = converter_class(record_class)
             try:
                 hints = typing.get_type_hints(record_class, include_extras=True)
@@ -196,21 +185,16 @@ class Annotations:
                 raise InvalidTask(f"an annotation of {record_class.__qualname__} is invalid: {reason}") from error
             chosen = dict(zip(getattr(record_class, "__parameters__", ()), typing.get_args(annotation), strict=False))
             hints = {name: _with_types(hint, chosen) for name, hint in hints.items()}
-            record.set_fields(fields_of(record_class, hints, self.converter))
+            record.set_fields(hints, self.converter)
         return self._records[annotation]
 
 
-FieldsOf = typing.Callable[[Any, Mapping[str, Any], Compile], Iterable[Field]]
-
-
-def _record_class(annotation: type) -> tuple[type[RecordConverter], FieldsOf] | None:
+def _record_class(annotation: type) -> type[RecordConverter] | None:
     if dataclasses.is_dataclass(annotation):
-        return DataclassConverter, dataclass_fields
+        return DataclassConverter
     if issubclass(annotation, tuple) and hasattr(annotation, "_fields"):
-        return NamedTupleConverter, tuple_fields
-    if typing.is_typeddict(annotation):
-        return TypedDictConverter, dictionary_fields
-    return None
+        return NamedTupleConverter
+    return TypedDictConverter if typing.is_typeddict(annotation) else None
 
 
 def _joined(members: list[Converter]) -> list[Converter]:
