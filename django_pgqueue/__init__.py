@@ -3,8 +3,7 @@
 The names in `__all__` and those in docs/reference/api.md are public. Everything else may change between releases.
 """
 
-from .composed.batch_progress import BatchProgress
-from .composed.batches import Batch
+from .composed.batches import Batch, BatchProgress
 from .composed.chains import Chain, Group, chain, chord, group
 from .composed.event_sending import asend_event, send_event
 from .composed.workflows import Node, Workflow

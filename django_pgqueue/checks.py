@@ -8,7 +8,7 @@ error in `PGQUEUE`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import AppConfig, apps
 from django.conf import settings
@@ -95,36 +95,23 @@ def check_database(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
     ]
 
 
-@register(Tags.database)
-def check_indexes(
-    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
-) -> list[CheckMessage]:
-    """Report pgqueue.W011 (`check --database` only): an index is missing or invalid."""
-    return [
-        checks.Warning(finding.what, hint=finding.fix, obj=alias, id="pgqueue.W011")
-        for alias, finding in _database_findings("indexes", databases)
-    ]
+EXAMINED: Final = {"indexes": "pgqueue.W011", "autovacuum": "pgqueue.W012", "grants": "pgqueue.W013"}
+"""The checks of the doctor that are system checks too, and their ids."""
 
 
 @register(Tags.database)
-def check_autovacuum(
+def check_databases(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
-    """Report pgqueue.W012 (`check --database` only): the queue's tables are not vacuumed."""
-    return [
-        checks.Warning(finding.what, hint=finding.fix, obj=alias, id="pgqueue.W012")
-        for alias, finding in _database_findings("autovacuum", databases)
-    ]
+    """Report what the doctor finds, with `check --database` only.
 
-
-@register(Tags.database)
-def check_grants(
-    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
-) -> list[CheckMessage]:
-    """Report pgqueue.W013 (`check --database` only): the role lacks grants that it needs."""
+    pgqueue.W011: an index is missing or invalid. W012: the queue's tables are not vacuumed. W013: the role lacks grants
+    that it needs.
+    """
     return [
-        checks.Warning(finding.what, hint=finding.fix, obj=alias, id="pgqueue.W013")
-        for alias, finding in _database_findings("grants", databases)
+        checks.Warning(finding.what, hint=finding.fix, obj=alias, id=message_id)
+        for check_id, message_id in EXAMINED.items()
+        for alias, finding in _database_findings(check_id, databases)
     ]
 
 
@@ -150,27 +137,17 @@ def _database_findings(check_id: str, databases: Sequence[str] | None) -> Iterat
 
 
 @register("pgqueue")
-def check_middleware(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """Report pgqueue.E005: a middleware cannot be imported, or is not a valid middleware class."""
+def check_classes(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Report pgqueue.E005 or E010: a middleware or a codec cannot be imported, or is not a valid class."""
     if conf.problems(getattr(settings, "PGQUEUE", {})):
         return []
-    try:
-        middleware.chain()
-    except ImproperlyConfigured as error:
-        return [Error(str(error), id="pgqueue.E005")]
-    return []
-
-
-@register("pgqueue")
-def check_codecs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """Report pgqueue.E010: a codec cannot be imported, or is not a valid codec class."""
-    if conf.problems(getattr(settings, "PGQUEUE", {})):
-        return []
-    try:
-        codecs.project_codecs()
-    except ImproperlyConfigured as error:
-        return [Error(str(error), id="pgqueue.E010")]
-    return []
+    found: list[CheckMessage] = []
+    for message_id, load in (("pgqueue.E005", middleware.chain), ("pgqueue.E010", codecs.project_codecs)):
+        try:
+            load()
+        except ImproperlyConfigured as error:
+            found.append(Error(str(error), id=message_id))
+    return found
 
 
 @register("pgqueue", deploy=True)

@@ -23,10 +23,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.signals import setting_changed
-
-from .settings.conf import get_settings
+from .settings.conf import clear_at_change, get_settings
 from .tasks import registry
 
 if TYPE_CHECKING:
@@ -74,8 +71,9 @@ def chain() -> MiddlewareChain:
     Raises:
         ImproperlyConfigured: A path cannot be imported, or its object is not a valid middleware class.
     """
-    instances = [_instantiate(path) for path in get_settings().MIDDLEWARE]
-    instances = [*_added.values(), *instances]
+    paths = get_settings().MIDDLEWARE
+    named = [registry.instantiated("MIDDLEWARE", path, _class_problems, shows_error=True) for path in paths]
+    instances = [*_added.values(), *named]
     return MiddlewareChain(
         enqueue=tuple(instance.enqueue for instance in instances if hasattr(instance, "enqueue")),
         run=tuple(instance.run for instance in instances if hasattr(instance, "run")),
@@ -105,29 +103,7 @@ def remove(name: str) -> None:
 _added: dict[str, Any] = {}
 
 
-def _clear_cache(*, setting: str, **kwargs: object) -> None:
-    if setting == "PGQUEUE":
-        chain.cache_clear()
-
-
-setting_changed.connect(_clear_cache)
-
-
-def _instantiate(path: str) -> Any:
-    try:
-        middleware_class = registry.imported(path)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ImproperlyConfigured(
-            f"PGQUEUE['MIDDLEWARE'] names {path!r}, which cannot be imported: {error}"
-        ) from error
-    for problem in _class_problems(middleware_class):
-        raise ImproperlyConfigured(f"PGQUEUE['MIDDLEWARE'] names {path!r}: {problem}")
-    try:
-        return middleware_class()
-    except Exception as error:
-        raise ImproperlyConfigured(
-            f"PGQUEUE['MIDDLEWARE'] names {path!r}, which cannot be instantiated: {error!r}"
-        ) from error
+clear_at_change(chain)
 
 
 def _class_problems(middleware_class: Any) -> Iterator[str]:

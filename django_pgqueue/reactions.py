@@ -22,7 +22,7 @@ from .db.notifications import CANCEL_REQUESTED, wake_workers, wake_workers_after
 from .db.statements import Connection
 from .db.transactions import raise_if_aborted
 from .ground.endings import ENDINGS, Ending
-from .lifecycle.types import Claimed, TransitionResult, TransitionStatus
+from .lifecycle.types import Claimed, OpenExecution, SetAside, TransitionResult, TransitionStatus
 from .settings.conf import get_settings
 from .states import FINISHED, State
 from .waiting import completion_listener
@@ -72,23 +72,14 @@ class JobTransition(NamedTuple):
     """The limit key of a crashed execution. `attempt` has that of an attempt that this process ran."""
 
 
-class ExecutionInfo(Protocol):
-    """A claimed job, or an open execution as the database reports it."""
-
-    @property
-    def execution_id(self) -> int: ...
-    @property
-    def job_id(self) -> int: ...
-    @property
-    def task_name(self) -> str | None: ...
-    @property
-    def queue_name(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
-
-
 def ended(
-    execution: ExecutionInfo, result: TransitionResult, ending: Ending, *, is_due: bool, error: str = "", **more: Any
+    execution: Claimed | OpenExecution | SetAside,
+    result: TransitionResult,
+    ending: Ending,
+    *,
+    is_due: bool,
+    error: str = "",
+    **more: Any,
 ) -> JobTransition:
     """Return the transition that ended an execution. `more` are further fields of `JobTransition`."""
     details = {

@@ -201,6 +201,14 @@ KEPT_BY_DELETE: Final = frozenset({Need.WORKFLOW, Need.COMPENSATION})
 GONE: Final = None
 """The job has no row: it is not enqueued yet, or its row was deleted."""
 
+OF_FINISHED: Final[dict[TransitionName, frozenset[State | None]]] = {
+    TransitionName.RETRY: frozenset({State.READY, State.WAITING}),
+    TransitionName.DELETE: frozenset({GONE}),
+    TransitionName.PRUNE: frozenset({GONE}),
+    TransitionName.ARCHIVE: frozenset({GONE}),
+}
+"""The transitions that are the same for all finished jobs."""
+
 TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | None]]]] = {
     GONE: {
         TransitionName.ENQUEUE: frozenset({State.READY, State.WAITING}),
@@ -238,26 +246,11 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
         TransitionName.REQUEUE: frozenset({State.READY, State.DEAD, State.CANCELLED}),
         TransitionName.CANCEL: frozenset({State.RUNNING}),
     },
-    State.SUCCEEDED: {
-        TransitionName.RETRY: frozenset({State.READY, State.WAITING}),
-        TransitionName.DELETE: frozenset({GONE}),
-        TransitionName.PRUNE: frozenset({GONE}),
-        TransitionName.ARCHIVE: frozenset({GONE}),
-        TransitionName.ERASE: frozenset({State.SUCCEEDED}),
-    },
-    State.DEAD: {
-        TransitionName.RETRY: frozenset({State.READY, State.WAITING}),
-        TransitionName.DELETE: frozenset({GONE}),
-        TransitionName.PRUNE: frozenset({GONE}),
-        TransitionName.ARCHIVE: frozenset({GONE}),
-        TransitionName.ERASE: frozenset({State.DEAD}),
-    },
+    State.SUCCEEDED: {**OF_FINISHED, TransitionName.ERASE: frozenset({State.SUCCEEDED})},
+    State.DEAD: {**OF_FINISHED, TransitionName.ERASE: frozenset({State.DEAD})},
     State.CANCELLED: {
-        TransitionName.RETRY: frozenset({State.READY, State.WAITING}),
+        **OF_FINISHED,
         TransitionName.RESTORE: frozenset({State.WAITING}),
-        TransitionName.DELETE: frozenset({GONE}),
-        TransitionName.PRUNE: frozenset({GONE}),
-        TransitionName.ARCHIVE: frozenset({GONE}),
         TransitionName.ERASE: frozenset({State.CANCELLED}),
     },
 }

@@ -18,7 +18,7 @@ from django.db import connections
 
 from . import queues
 from .db.transactions import run_after_commits_elsewhere
-from .enqueue import bulk, call_limits, inserting
+from .enqueue import bulk, inserting
 from .enqueue.advice import called_in_coroutine, missing_attribute
 from .enqueue.calls import Calls, TaskCall
 from .enqueue.job_ids import JobIds
@@ -27,6 +27,7 @@ from .options.task_options import UNCHANGED, DatabaseOf, Unchanged, UsingOptions
 from .options.validation import RunAfter
 from .reactions import after_enqueue
 from .settings.conf import get_settings
+from .tasks import registry
 from .tasks.definition import TaskDefinition
 from .tasks.redaction import hidden_from_reports, hiding_class
 
@@ -110,7 +111,9 @@ class Task(TaskDefinition, Generic[P, R_co]):
         if (queue_name := options.get("queue_name")) is not None:
             queues.warn_if_mistyped(queue_name)
         changed = replace(self, **changed_options(options, run_after=run_after, database=database))
-        return call_limits.with_known_limit(changed, self.limit)
+        if changed.limit is not None and changed.limit is not self.limit:
+            registry.check_limit(changed.limit)
+        return changed
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Add a job for this call, with one INSERT in the caller's open transaction.

@@ -1,6 +1,5 @@
 """Helpers that several test files share: they make jobs, read whole rows, and wait for conditions with a deadline."""
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -192,27 +191,38 @@ UNIQUE_CALL: dict[str, Any] = {
 }
 
 
-def enqueue_unique(connection, key: str, *, ready_only: bool = False, replace: bool = False, **changes: Any) -> Any:
+def unique_job(
+    key: str | None,
+    call: str = NO_ARGUMENTS,
+    *,
+    ready_only: bool = False,
+    period_seconds: float | None = None,
+    on_conflict: str = "skip",
+    **changes: Any,
+) -> NewJob:
+    """Return a job with a unique key that is not added yet, with the options in `changes`."""
+    rule = Uniqueness(ready_only, period_seconds, on_conflict, has_steps=False)
+    return NewJob({**UNIQUE_CALL, **changes}, call, uniqueness=rule, key=key)
+
+
+def enqueue_unique(
+    connection, key: str, *, replace: bool = False, arguments: str = NO_ARGUMENTS, **changes: Any
+) -> Any:
     """Enqueue a job with a unique key. Return None if another job has the key."""
-    options = {**UNIQUE_CALL, "arguments": NO_ARGUMENTS, **changes}
     add = unique.replace if replace else unique.enqueue_unique
-    return add(connection, unique_key=key, ready_only=ready_only, **options)
+    return add(connection, unique_job(key, arguments, **changes))
 
 
-def enqueue_for_period(
-    connection, *keys: str | None, period_seconds: float = 3600.0, call: str = NO_ARGUMENTS, **changes: Any
-) -> list[int]:
+def enqueue_for_period(connection, *keys: str | None, period_seconds: float = 3600.0, **changes: Any) -> list[int]:
     """Enqueue a job for each key without an open uniqueness window, and return the ids of the new jobs."""
-    calls = "[" + ",".join(f'{{"key":{json.dumps(key)},"call":{call}}}' for key in keys) + "]"
-    options = {**UNIQUE_CALL, **changes}
-    added = unique.enqueue_for_period(connection, calls=calls, period_seconds=period_seconds, **options)
-    return [job.job_id for job in added]
+    jobs = [unique_job(key, period_seconds=period_seconds, **changes) for key in keys]
+    return [job.job_id for job in unique.enqueue_for_period(connection, jobs)]
 
 
-def replace_for_period(connection, *keys: str, call: str = NO_ARGUMENTS, **changes: Any) -> list[int]:
+def replace_for_period(connection, *keys: str, **changes: Any) -> list[int]:
     """Replace the call of each waiting job that has one of these keys, and return the ids of these jobs."""
-    calls = "[" + ",".join(f'{{"key":{json.dumps(key)},"call":{call}}}' for key in keys) + "]"
-    return [job.job_id for job, _ in unique.replace_for_period(connection, calls=calls, **UNIQUE_CALL | changes)]
+    jobs = [unique_job(key, **changes) for key in keys]
+    return [job.job_id for job, _ in unique.replace_for_period(connection, jobs)]
 
 
 def make_job(connection, **changes: Any) -> int:

@@ -5,7 +5,6 @@ A subquery such as `id IN (SELECT id FROM given)` is a hash, a join, or a scan f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -84,15 +83,8 @@ def windows(engine) -> list[int]:
 
 
 def open_windows(engine, job_ids) -> int:
-    calls = json.dumps([{"call": {"args": [], "kwargs": {}}, "key": str(number)} for number in range(COUNT)])
-    row: dict[str, Any] = {
-        "task_name": "noop",
-        "queue_name": "default",
-        "priority": 0,
-        "max_attempts": 1,
-        "delay_seconds": 0.0,
-    }
-    return len(unique.enqueue_for_period(engine, calls=calls, period_seconds=60.0, **row))
+    keys = map(str, range(COUNT))
+    return len(helpers.enqueue_for_period(engine, *keys, period_seconds=60.0, task_name="noop", max_attempts=1))
 
 
 def finished(engine) -> dict[int, datetime]:

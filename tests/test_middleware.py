@@ -321,7 +321,7 @@ def test_middleware_run_without_context_manager_fails_attempt():
 )
 def test_middleware_invalid_class_fails_check_and_commands(path, words):
     with override_settings(PGQUEUE={"MIDDLEWARE": [path]}):
-        [error] = checks.check_middleware(None)
+        [error] = checks.check_classes(None)
         assert error.id == "pgqueue.E005"
         with pytest.raises(ImproperlyConfigured, match=words):
             tasks.noop.enqueue()
@@ -333,7 +333,7 @@ def test_middleware_invalid_class_fails_check_and_commands(path, words):
 @pytest.mark.parametrize("given", ["tests.app.middleware.Outer", [7], None])
 def test_middleware_setting_that_is_not_a_list_fails_check(given):
     with override_settings(PGQUEUE={"MIDDLEWARE": given}):
-        assert checks.check_middleware(None) == []
+        assert checks.check_classes(None) == []
         [error] = checks.check_settings(None)
         assert "must be a list of dotted paths to classes" in error.msg
 
@@ -346,4 +346,4 @@ def test_middleware_is_instantiated_once(monkeypatch):
     for _ in range(3):
         ran(tasks.noop.enqueue())
     assert len(made) == 2
-    assert checks.check_middleware(None) == []
+    assert checks.check_classes(None) == []

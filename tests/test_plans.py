@@ -453,11 +453,9 @@ def test_cases_find_rows_to_read_or_change(filled):
         assert len(execute(filled, sql.steps.SUSPEND, suspended(filled))) == BATCH
         assert len(unique.holders(filled, "noop", keys(filled)["unique_keys"])) == BATCH
         assert len(unique.open_windows(filled, "noop", keys(filled)["unique_keys"])) == BATCH
-        call = calls_for_period(filled)
-        period = {"period_seconds": call.pop("period_seconds"), "calls": call.pop("calls")}
-        row = {name: value for name, value in call.items() if name not in ("unique_ready_only", "limits")}
-        assert len(unique.enqueue_for_period(filled, **period, **row)) == BATCH // 2 + 1
-        assert len(unique.replace_for_period(filled, calls=period["calls"], **row)) == BATCH
+        period_keys = [call["key"] for call in json.loads(calls_for_period(filled)["calls"])]
+        assert len(helpers.enqueue_for_period(filled, *period_keys, task_name="noop")) == BATCH // 2 + 1
+        assert len(helpers.replace_for_period(filled, *period_keys, task_name="noop")) == BATCH
         assert unique.prune_windows(filled, BATCH) == BATCH
         assert len(execute(filled, sql.logs.KEEP_LOGS, logs(filled))) == BATCH
         assert orphans.prune_orphans(filled, "search keys", NO_JOB, BATCH) == (BATCH, NO_JOB + BATCH)

@@ -282,8 +282,8 @@ def call_everything(engine, job_in):
     call_everything_of_schedules(engine)
     for replace in (False, True):
         helpers.enqueue_unique(engine, "key", replace=replace)
-        one_each = {"calls": f'[{{"key": "other", "call": {helpers.NO_ARGUMENTS}}}]', "task_name": helpers.NOOP}
-        unique.enqueue_many_unique(engine, ready_only=True, replace=replace, **one_each, **one_call)
+        rule = {"ready_only": True, "on_conflict": "replace" if replace else "skip"}
+        unique.enqueue_many_unique(engine, [helpers.unique_job("other", **rule, **one_call)])
     call_statements_with_own_options(engine, one_call)
     call_statements_of_deploys(engine)
     call_statements_of_history(engine)

@@ -20,7 +20,6 @@ from typing import Any, Final
 from django_pgqueue.exceptions import InvalidTask
 
 from .containers import (
-    CONTAINERS,
     DictConverter,
     FixedTupleConverter,
     ItemsConverter,
@@ -30,25 +29,16 @@ from .containers import (
 )
 from .converter import ARRAY, NULL, PLAIN, STRING, Converter, PlainConverter
 from .libraries import of_library
-from .records import (
-    Compile,
-    DataclassConverter,
-    Field,
-    NamedTupleConverter,
-    RecordConverter,
-    TypedDictConverter,
-    dataclass_fields,
-    dictionary_fields,
-    tuple_fields,
-)
+from .records import DataclassConverter, NamedTupleConverter, RecordConverter, TypedDictConverter
 from .rows import RowConverter, is_model
-from .scalars import TEXTS, EnumConverter, LiteralConverter, path
+from .scalars import TEXTS, EnumConverter, LiteralConverter, TextConverter
 
 ANYTHING: Final = (Any, object)
 WRAPPERS: Final = (typing.Required, typing.NotRequired, typing.Final, typing.ClassVar)
 AS_LISTS: Final = (list, Sequence, MutableSequence, Iterable, Iterator, AnyCollection)
 AS_SETS: Final = (set, Set, MutableSet)
 AS_DICTS: Final = (dict, Mapping, MutableMapping)
+CONTAINERS: Final = frozenset({list, tuple, set, frozenset})
 KEYS_AS_JSON: Final = (PLAIN[int], PLAIN[float], PLAIN[bool])
 """Plain types whose values are the text of dict keys. Keys of unions stay strings, as without an annotation."""
 PLAIN_LIST: Final = PlainConverter("list", (Sequence,), ARRAY)
@@ -136,8 +126,7 @@ class Annotations:
         item = self.converter(arguments[0]) if arguments else None
         if kind is list and item is None:
             return PLAIN_LIST
-        make, name = CONTAINERS[kind]
-        return ItemsConverter(make, name, item)
+        return ItemsConverter(kind, item)
 
     def _dict(self, arguments: tuple[Any, ...]) -> Converter:
         if not arguments:
@@ -174,7 +163,7 @@ class Annotations:
         if issubclass(annotation, Enum):
             return EnumConverter(annotation)
         if issubclass(annotation, PurePath):
-            return path(annotation)
+            return TextConverter(annotation, str, annotation)
         if is_model(annotation):
             self.has_rows = True
             return RowConverter(annotation)
@@ -182,11 +171,10 @@ class Annotations:
 
     def _record(self, record_class: Any, annotation: Any) -> Converter | None:
         """Return the converter of a class with fields; `annotation` is the class, or has the types of a generic one."""
-        found = _record_class(record_class) if isinstance(record_class, type) else None
-        if found is None:
+        converter_class = _record_class(record_class) if isinstance(record_class, type) else None
+        if converter_class is None:
             return None
         if annotation not in self._records:
-            converter_class, fields_of = found
             record = self._records[annotation] = converter_class(record_class)
             try:
                 hints = typing.get_type_hints(record_class, include_extras=True)
@@ -197,21 +185,16 @@ class Annotations:
                 raise InvalidTask(f"an annotation of {record_class.__qualname__} is invalid: {reason}") from error
             chosen = dict(zip(getattr(record_class, "__parameters__", ()), typing.get_args(annotation), strict=False))
             hints = {name: _with_types(hint, chosen) for name, hint in hints.items()}
-            record.set_fields(fields_of(record_class, hints, self.converter))
+            record.set_fields(hints, self.converter)
         return self._records[annotation]
 
 
-FieldsOf = typing.Callable[[Any, Mapping[str, Any], Compile], Iterable[Field]]
-
-
-def _record_class(annotation: type) -> tuple[type[RecordConverter], FieldsOf] | None:
+def _record_class(annotation: type) -> type[RecordConverter] | None:
     if dataclasses.is_dataclass(annotation):
-        return DataclassConverter, dataclass_fields
+        return DataclassConverter
     if issubclass(annotation, tuple) and hasattr(annotation, "_fields"):
-        return NamedTupleConverter, tuple_fields
-    if typing.is_typeddict(annotation):
-        return TypedDictConverter, dictionary_fields
-    return None
+        return NamedTupleConverter
+    return TypedDictConverter if typing.is_typeddict(annotation) else None
 
 
 def _joined(members: list[Converter]) -> list[Converter]:

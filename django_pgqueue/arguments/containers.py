@@ -9,9 +9,12 @@ from typing import Any, Final
 
 from django_pgqueue.exceptions import InvalidTask
 
-from .converter import ARRAY, BYTES, INVALID, OBJECT, Converter, Mismatch, Rows, kind_of
+from .converter import ARRAY, BYTES, INVALID, OBJECT, Converter, Mismatch, Rows, converted, kind_of
 from .rows import KEYS
 from .scalars import EnumConverter
+
+HIDDEN_STEP: Final = "[…]"
+"""Stands for the item of a set, and for a key of a dict, which can be as secret as the value."""
 
 
 def name_of(converter: Converter | None) -> str:
@@ -29,13 +32,13 @@ class ItemsConverter(Converter):
 
     kinds = ARRAY
 
-    def __init__(self, make: Callable[[Iterable[Any]], Any], name: str, item: Converter | None) -> None:
+    def __init__(self, make: type, item: Converter | None) -> None:
         self.make = make
         self.item = item
-        self.is_set = issubclass(make, Set) if isinstance(make, type) else False
+        self.is_set = issubclass(make, Set)
         self.converts = make is not list or (item is not None and item.converts)
         more = ", ..." if make is tuple else ""
-        self.expected = f"{name}[{name_of(item)}{more}]"
+        self.expected = f"{make.__name__}[{name_of(item)}{more}]"
 
     def accepts(self, value: Any) -> bool:
         return isinstance(value, Set) if self.is_set else is_sequence(value)
@@ -51,7 +54,7 @@ class ItemsConverter(Converter):
             for each in value:
                 encoded.append(item.encode(each))  # noqa: PERF401 -- the length is the index of the item that fails
         except Mismatch as error:
-            raise error.within("[…]" if self.is_set else f"[{len(encoded)}]") from None
+            raise error.within(HIDDEN_STEP if self.is_set else f"[{len(encoded)}]") from None
         return encoded
 
     def decode(self, stored: Any, rows: Rows) -> Any:
@@ -100,25 +103,18 @@ class FixedTupleConverter(Converter):
         if is_sequence(value) and len(value) != len(self.items):
             raise Mismatch(f"must have {len(self.items)} items, not {len(value)}")
         self.check(value)
-        return [self._item(index, item.encode, value[index]) if item else value[index] for index, item in self._places]
+        return [
+            converted(f"[{index}]", item.encode, each) if item else each
+            for index, (item, each) in enumerate(zip(self.items, value, strict=True))
+        ]
 
     def decode(self, stored: Any, rows: Rows) -> Any:
         if not isinstance(stored, list) or len(stored) != len(self.items):
             raise self.unreadable()
         return tuple(
-            self._item(index, item.decode, stored[index], rows) if item else stored[index]
-            for index, item in self._places
+            converted(f"[{index}]", item.decode, each, rows) if item else each
+            for index, (item, each) in enumerate(zip(self.items, stored, strict=True))
         )
-
-    @property
-    def _places(self) -> Iterable[tuple[int, Converter | None]]:
-        return enumerate(self.items)
-
-    def _item(self, index: int, convert: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return convert(*arguments)
-        except Mismatch as error:
-            raise error.within(f"[{index}]") from None
 
     def parts(self, stored: Any) -> Iterable[tuple[Converter, Any]]:
         if not isinstance(stored, list):
@@ -187,7 +183,7 @@ class DictConverter(Converter):
         encoded: dict[Any, Any] = {}
         for key, each in value.items():
             name = key if self.key is None else self.key.encode(key)
-            encoded[name] = self._value(self.value.encode, each) if self.value else each
+            encoded[name] = converted(HIDDEN_STEP, self.value.encode, each) if self.value else each
         return encoded
 
     def decode(self, stored: Any, rows: Rows) -> Any:
@@ -197,16 +193,10 @@ class DictConverter(Converter):
             raise self.unreadable()
         return {
             name if self.key is None else self.key.decode(name): (
-                self._value(self.value.decode, each, rows) if self.value else each
+                converted(HIDDEN_STEP, self.value.decode, each, rows) if self.value else each
             )
             for name, each in stored.items()
         }
-
-    def _value(self, convert: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return convert(*arguments)
-        except Mismatch as error:
-            raise error.within("[…]") from None  # the key can be as secret as the value
 
     def parts(self, stored: Any) -> Iterable[tuple[Converter, Any]]:
         if self.value is None or not isinstance(stored, dict):
@@ -252,14 +242,3 @@ class UnionConverter(Converter):
     def parts(self, stored: Any) -> Iterable[tuple[Converter, Any]]:
         member = self._member_for(stored)
         return () if member is None else ((member, stored),)
-
-
-CONTAINERS: Final[dict[Any, tuple[Callable[[Iterable[Any]], Any], str]]] = {
-    list: (list, "list"),
-    tuple: (tuple, "tuple"),
-    set: (set, "set"),
-    frozenset: (frozenset, "frozenset"),
-    Set: (set, "Set"),
-    Sequence: (list, "Sequence"),
-}
-"""The class that the task gets for each container of items, and its name."""

@@ -6,7 +6,7 @@ value again. Their errors name the expected and the actual type, never the value
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 Kinds = frozenset[str]
@@ -50,6 +50,14 @@ class Mismatch(Exception):
     def message(self, place: str) -> str:
         """Return the complete sentence for the argument at `place`."""
         return f"{place}{self.path} {self.problem}"
+
+
+def converted(step: str, convert: Callable[..., Any], *arguments: Any) -> Any:
+    """Convert a part of a value. `step` is the attribute or the index that has the part, for the path of an error."""
+    try:
+        return convert(*arguments)
+    except Mismatch as error:
+        raise error.within(step) from None
 
 
 class Rows(Protocol):

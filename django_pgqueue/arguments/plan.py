@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from django_pgqueue.declared.chunks import annotations_of_item
@@ -28,6 +28,7 @@ CallArguments = tuple[Sequence[Any], Mapping[str, Any]]
 Converted = tuple[list[Any], dict[str, Any]]
 Place = tuple[str, Converter | None]
 """A description of an argument for error messages, and its converter."""
+NONE_KNOWN: Final[Mapping[int | str, Any]] = types.MappingProxyType({})
 TOO_DEEP: Final = "is nested too deeply: store the data and pass its id"
 
 
@@ -59,8 +60,12 @@ class CallPlan:
         """Whether the annotations change anything."""
         return self.converts_arguments or self.result is not None
 
-    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
+    def encode(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], known: Mapping[int | str, Any] = NONE_KNOWN
+    ) -> CallArguments:
         """Return a call in plain JSON types, as far as annotations say how.
+
+        The values in `known`, by position or name, are encoded already.
 
         Raises:
             TypeError: An argument does not fit its annotation.
@@ -68,49 +73,32 @@ class CallPlan:
         """
         if not self.converts_arguments:
             return args, kwargs
-        return (
-            [_encoded(self._place(index), value) for index, value in enumerate(args)],
-            {name: _encoded(self._named(name), value) for name, value in kwargs.items()},
-        )
+        return self._converted(args, kwargs, _encoded, known)
 
-    def encode_around(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], encoded: Mapping[int | str, Any]
-    ) -> CallArguments:
-        """Do as `encode()`, with values for some positions and names that are encoded already."""
-        return (
-            [
-                encoded[index] if index in encoded else _encoded(self._place(index), value)
-                for index, value in enumerate(args)
-            ],
-            {
-                name: encoded[name] if name in encoded else _encoded(self._named(name), value)
-                for name, value in kwargs.items()
-            },
-        )
-
-    def decode(self, args: Sequence[Any], kwargs: Mapping[str, Any], rows: Rows = KEYS) -> Converted:
-        """Return the arguments of a stored call, with rows from `rows`.
+    def decode(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        rows: Rows = KEYS,
+        known: Mapping[int | str, Any] = NONE_KNOWN,
+    ) -> Converted:
+        """Return the arguments of a stored call, with rows from `rows`, and the values in `known` as they are.
 
         Raises:
             ValueError: A stored value does not fit its annotation.
         """
-        return (
-            [_decoded(self._place(index), stored, rows) for index, stored in enumerate(args)],
-            {name: _decoded(self._named(name), stored, rows) for name, stored in kwargs.items()},
-        )
+        return self._converted(args, kwargs, partial(_decoded, rows=rows), known)
 
-    def decode_around(self, args: Sequence[Any], kwargs: Mapping[str, Any], kept: Mapping[int | str, Any]) -> Converted:
-        """Do as `decode()`, with these values for some positions and names."""
-        return (
-            [
-                kept[index] if index in kept else _decoded(self._place(index), stored, KEYS)
-                for index, stored in enumerate(args)
-            ],
-            {
-                name: kept[name] if name in kept else _decoded(self._named(name), stored, KEYS)
-                for name, stored in kwargs.items()
-            },
-        )
+    def _converted(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        convert: Callable[[Place, Any], Any],
+        known: Mapping[int | str, Any],
+    ) -> Converted:
+        by_place = [known[i] if i in known else convert(self._place(i), value) for i, value in enumerate(args)]
+        by_name = {name: known[name] if name in known else convert(self._named(name), kwargs[name]) for name in kwargs}
+        return by_place, by_name
 
     def references(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
         """Yield (model, primary key) for each row that a stored call names."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.ground.signatures import signature_of
 
-from .converter import ARRAY, OBJECT, Converter, Mismatch, Rows
+from .converter import ARRAY, OBJECT, Converter, Mismatch, Rows, converted
 
 
 class Field(NamedTuple):
@@ -43,16 +43,23 @@ class RecordConverter(Converter):
         self.record_class = record_class
         self.fields: dict[str, Field] = {}
 
-    def set_fields(self, fields: Iterable[Field]) -> None:
-        """Set the fields of the class."""
-        self.fields = {field.name: field for field in fields}
+    def set_fields(self, hints: Mapping[str, Any], compile_: Compile) -> None:
+        """Set the fields of the class by its annotations."""
+        self.fields = {field.name: field for field in self.fields_of(hints, compile_)}
+
+    def fields_of(self, hints: Mapping[str, Any], compile_: Compile) -> Iterator[Field]:
+        """Yield the fields of the class."""
+        raise NotImplementedError
 
     def accepts(self, value: Any) -> bool:
         return type(value) is self.record_class  # the fields of a subclass would be lost
 
     def encode(self, value: Any) -> Any:
         self.check(value)
-        return {field.name: self._encoded(field, each) for field, each in self._values(value)}
+        return {
+            field.name: converted(f".{field.name}", field.converter.encode, each) if field.converter else each
+            for field, each in self._values(value)
+        }
 
     def _values(self, value: Any) -> Iterator[tuple[Field, Any]]:
         for field in self.fields.values():
@@ -60,12 +67,6 @@ class RecordConverter(Converter):
                 yield field, getattr(value, field.name)
             except AttributeError:
                 raise Mismatch(f"has no value for its field {field.name!r}", ValueError) from None
-
-    def _encoded(self, field: Field, value: Any) -> Any:
-        try:
-            return value if field.converter is None else field.converter.encode(value)
-        except Mismatch as error:
-            raise error.within(f".{field.name}") from None
 
     def decode(self, stored: Any, rows: Rows) -> Any:
         if not isinstance(stored, dict):
@@ -82,10 +83,7 @@ class RecordConverter(Converter):
         field = self.fields.get(name)
         if field is None:
             raise Mismatch(f"is stored with a field that {self.expected} does not have")
-        try:
-            return stored if field.converter is None else field.converter.decode(stored, rows)
-        except Mismatch as error:
-            raise error.within(f".{name}") from None
+        return converted(f".{name}", field.converter.decode, stored, rows) if field.converter else stored
 
     def make(self, values: dict[str, Any]) -> Any:
         """Return a new object with these fields."""
@@ -101,6 +99,17 @@ class RecordConverter(Converter):
 class DataclassConverter(RecordConverter):
     """A dataclass. Fields with `init=False` are stored too, and set after the constructor has run."""
 
+    def fields_of(self, hints: Mapping[str, Any], compile_: Compile) -> Iterator[Field]:
+        """Yield the fields. Raise `InvalidTask` if the constructor needs a value that is not a field."""
+        fields = {field.name: field for field in dataclasses.fields(self.record_class)}
+        for name, argument in signature_of(self.record_class).parameters.items():
+            is_variable = argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD)
+            if name not in fields and argument.default is argument.empty and not is_variable:
+                raise InvalidTask(f"{self.expected} needs {name!r} to be created, which is not one of its fields")
+        for name, field in fields.items():
+            is_required = field.init and field.default is field.default_factory is dataclasses.MISSING
+            yield Field(name, compile_(hints[name]), is_required, field.init)
+
     def make(self, values: dict[str, Any]) -> Any:
         made = self.record_class(**{name: each for name, each in values.items() if self.fields[name].is_argument})
         for name, each in values.items():
@@ -113,6 +122,11 @@ class NamedTupleConverter(RecordConverter):
     """A named tuple. Earlier code without the annotation has stored it as an array."""
 
     kinds = OBJECT | ARRAY
+
+    def fields_of(self, hints: Mapping[str, Any], compile_: Compile) -> Iterator[Field]:
+        for name in self.record_class._fields:
+            converter = compile_(hints[name]) if name in hints else None
+            yield Field(name, converter, name not in self.record_class._field_defaults)
 
     def decode(self, stored: Any, rows: Rows) -> Any:
         return super().decode(self._by_name(stored), rows)
@@ -128,8 +142,12 @@ class NamedTupleConverter(RecordConverter):
 class TypedDictConverter(RecordConverter):
     """A `TypedDict`, which is a plain dict at run time."""
 
-    def set_fields(self, fields: Iterable[Field]) -> None:
-        super().set_fields(fields)
+    def fields_of(self, hints: Mapping[str, Any], compile_: Compile) -> Iterator[Field]:
+        for name, annotation in hints.items():
+            yield Field(name, compile_(annotation), name in self.record_class.__required_keys__)
+
+    def set_fields(self, hints: Mapping[str, Any], compile_: Compile) -> None:
+        super().set_fields(hints, compile_)
         self.converts = any(field.converter is not None and field.converter.converts for field in self.fields.values())
 
     def accepts(self, value: Any) -> bool:
@@ -149,31 +167,3 @@ class TypedDictConverter(RecordConverter):
 
     def make(self, values: dict[str, Any]) -> Any:
         return values
-
-
-def dataclass_fields(record_class: Any, hints: Mapping[str, Any], compile_: Compile) -> Iterator[Field]:
-    """Yield the fields of a dataclass. Raise `InvalidTask` if the constructor needs a value that is not a field."""
-    arguments = signature_of(record_class).parameters
-    fields = {field.name: field for field in dataclasses.fields(record_class)}
-    for name, argument in arguments.items():
-        is_variable = argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD)
-        if name not in fields and argument.default is argument.empty and not is_variable:
-            raise InvalidTask(
-                f"{record_class.__qualname__} needs {name!r} to be created, which is not one of its fields"
-            )
-    for name, field in fields.items():
-        is_required = field.init and field.default is field.default_factory is dataclasses.MISSING
-        yield Field(name, compile_(hints[name]), is_required, field.init)
-
-
-def tuple_fields(record_class: Any, hints: Mapping[str, Any], compile_: Compile) -> Iterator[Field]:
-    """Yield the fields of a named tuple."""
-    for name in record_class._fields:
-        converter = compile_(hints[name]) if name in hints else None
-        yield Field(name, converter, name not in record_class._field_defaults)
-
-
-def dictionary_fields(record_class: Any, hints: Mapping[str, Any], compile_: Compile) -> Iterator[Field]:
-    """Yield the keys of a `TypedDict`."""
-    for name, annotation in hints.items():
-        yield Field(name, compile_(annotation), name in record_class.__required_keys__)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
-from pathlib import PurePath
 from typing import Any, Final
 from uuid import UUID
 
@@ -70,10 +69,6 @@ def _duration(text: str) -> timedelta:
     return duration
 
 
-def _decimal(text: str) -> Decimal:
-    return Decimal(text)
-
-
 def _bytes(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
@@ -87,15 +82,10 @@ TEXTS: Final[dict[Any, TextConverter]] = {
     timedelta: TextConverter(
         timedelta, duration_iso_string, _duration, from_number=lambda number: timedelta(seconds=number)
     ),
-    Decimal: TextConverter(Decimal, str, _decimal, from_number=lambda number: Decimal(str(number))),
+    Decimal: TextConverter(Decimal, str, Decimal, from_number=lambda number: Decimal(str(number))),
     UUID: TextConverter(UUID, str, UUID),
     bytes: TextConverter(bytes, lambda value: base64.b64encode(value).decode(), _bytes),
 }
-
-
-def path(path_class: type[PurePath]) -> TextConverter:
-    """Return the converter of a class of paths."""
-    return TextConverter(path_class, str, path_class)
 
 
 class EnumConverter(Converter):

@@ -1,4 +1,4 @@
-"""The public class `Batch`: a group of jobs with callbacks that are enqueued when the group has ended.
+"""The public class `Batch`: a group of jobs with callbacks that are enqueued when the group has ended; its progress.
 
 Applications call it. It never changes the ends of a batch itself: `ends` decides them from the rows of the jobs.
 The module loads before Django's apps are ready, so it imports models only inside functions.
@@ -7,11 +7,11 @@ The module loads before Django's apps are ready, so it imports models only insid
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
@@ -29,14 +29,38 @@ from django_pgqueue.lifecycle import batches
 from django_pgqueue.states import FINISHED, State
 from django_pgqueue.tasks.context import running_database, running_job
 
-from .batch_progress import BatchProgress, progress_of
-
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
-    from django.db.transaction import Atomic
 
     from django_pgqueue.models import JobBatch, JobQuerySet
     from django_pgqueue.tasks.definition import TaskDefinition
+
+
+class BatchProgress(NamedTuple):
+    """How many jobs a batch and the batches nested in it have, by state. Jobs that were removed are counted too."""
+
+    ready: int = 0
+    running: int = 0
+    succeeded: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    waiting: int = 0
+    """Jobs of workflows that wait for others."""
+
+    @property
+    def finished(self) -> int:
+        """Jobs that have ended."""
+        return self.succeeded + self.dead + self.cancelled
+
+    @property
+    def total(self) -> int:
+        """All jobs that were added so far."""
+        return self.waiting + self.ready + self.running + self.finished
+
+    @property
+    def fraction(self) -> float:
+        """The part of the jobs that have ended, from 0 to 1. 0 without jobs."""
+        return self.finished / self.total if self.total else 0.0
 
 
 class Batch(BatchReference):
@@ -97,7 +121,7 @@ class Batch(BatchReference):
         self._callbacks = {"on_success": on_success, "on_complete": on_complete, "on_failure": on_failure}
         self._description = description
         self._parent = parent
-        self._block: Atomic | None = None
+        self._block = ExitStack()
         self._saved_by_block = False
 
     def __repr__(self) -> str:
@@ -148,32 +172,27 @@ class Batch(BatchReference):
         return was_open
 
     def __enter__(self) -> Self:
-        self._block = transaction.atomic(using=self.database)
-        try:
-            self._block.__enter__()
-        except SynchronousOnlyOperation as error:
-            raise called_in_coroutine("a batch", "batch.aopen()", "opened") from error
-        try:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(transaction.atomic(using=self.database))
+            except SynchronousOnlyOperation as error:
+                raise called_in_coroutine("a batch", "batch.aopen()", "opened") from error
             self._saved_by_block = self.id is None
-            return self.open() if self._saved_by_block else self
-        except BaseException as error:
-            self._block.__exit__(type(error), error, error.__traceback__)
-            raise
+            if self._saved_by_block:
+                self.open()
+            self._block = stack.pop_all()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        block = self._block
-        assert block is not None, "__enter__() has set it"  # noqa: S101 -- for the type checker
         if error is None:
-            try:
+            with self._block:
                 self.close()
-            except BaseException as raised:
-                block.__exit__(type(raised), raised, raised.__traceback__)
-                raise
-        elif self._saved_by_block:
+            return
+        if self._saved_by_block:
             self.id = None  # its row is rolled back
-        block.__exit__(kind, error, traceback)
+        self._block.__exit__(kind, error, traceback)
 
     # ------------------------------------------------------------------ fill
 
@@ -248,7 +267,8 @@ class Batch(BatchReference):
 
     def progress(self) -> BatchProgress:
         """Return how many jobs the batch and the batches nested in it have, by state, with one query."""
-        return progress_of(self._connection, [self._stored_id])[self._stored_id]
+        counts = batches.count_jobs(self._connection, [self._stored_id])
+        return BatchProgress(**counts[self._stored_id])
 
     def cancel(self) -> int:
         """Cancel the unfinished jobs of the batch and of the batches nested in it, and return their number.

@@ -21,6 +21,7 @@ from django_pgqueue.db.notifications import notify_event_sent, wake_workers_afte
 from django_pgqueue.db.transactions import is_in_transaction
 from django_pgqueue.declared.steps import EventKey, checked_name, key_text
 from django_pgqueue.encoding.serialization import encode_result
+from django_pgqueue.enqueue.advice import called_in_coroutine
 from django_pgqueue.lifecycle import events, steps
 
 logger = logging.getLogger("django_pgqueue")
@@ -61,10 +62,7 @@ def send_event(name: str, key: EventKey = None, payload: Any = None, *, using: s
     try:
         event_id = events.send_event(connection, event_name, event_key, stored)
     except SynchronousOnlyOperation as error:
-        raise SynchronousOnlyOperation(
-            f"the event {event_name!r} was sent from a coroutine: use `await asend_event(…)` there. To share a "
-            "transaction with other writes, put all of them into one function, and call it with sync_to_async()."
-        ) from error
+        raise called_in_coroutine(f"the event {event_name!r}", "asend_event(…)", "sent") from error
     wake = partial(_wake, connection.alias, event_id, event_name, event_key)
     if connection.in_atomic_block:
         transaction.on_commit(wake, using=connection.alias, robust=True)

@@ -25,8 +25,7 @@ from django_pgqueue.ground.placeholders import ResultPlaceholder, has_placeholde
 from django_pgqueue.lifecycle import batches
 from django_pgqueue.states import FailurePolicy
 
-from .batch_progress import BatchProgress
-from .batches import Batch
+from .batches import Batch, BatchProgress
 
 if TYPE_CHECKING:
     from django_pgqueue.models import Job, JobQuerySet

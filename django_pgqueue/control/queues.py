@@ -278,10 +278,8 @@ def waiting_behind(kind: Pausable, name: str, database: str) -> JobQuerySet:
 
     if kind is Pausable.LIMIT:
         return Job.objects.using(database).filter(in_limit(name), state=State.READY.value, limit_key__isnull=False)
-    jobs = Job.objects.using(database).ready()  # with the condition of the index that finds them
-    return (
-        jobs.filter(queue_name=name) if kind is Pausable.QUEUE else jobs.filter(task_name__in=registry.names_of(name))
-    )
+    # With the condition of the index that finds them.
+    return _behind(kind, name, Job.objects.using(database).ready())
 
 
 def running(
@@ -301,7 +299,12 @@ def running_behind(kind: Pausable, name: str, database: str) -> JobQuerySet:
 
     if kind is Pausable.LIMIT:
         return Job.objects.using(database).filter(in_limit(name), state=State.RUNNING.value)
-    jobs = Job.objects.using(database).running()
-    return (
-        jobs.filter(queue_name=name) if kind is Pausable.QUEUE else jobs.filter(task_name__in=registry.names_of(name))
+    return _behind(kind, name, Job.objects.using(database).running())
+
+
+def _behind(kind: Pausable, name: str, jobs: JobQuerySet) -> JobQuerySet:
+    """Return those of these jobs that belong to a queue or to a task."""
+    of_kind: dict[str, Any] = (
+        {"queue_name": name} if kind is Pausable.QUEUE else {"task_name__in": registry.names_of(name)}
     )
+    return jobs.filter(**of_kind)

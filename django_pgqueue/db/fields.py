@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from datetime import timezone as FixedOffset
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from django.conf import settings
 from django.db import models
@@ -25,6 +25,17 @@ FIRST_INSTANT: Final = datetime(1, 1, 3, tzinfo=UTC)
 LAST_INSTANT: Final = datetime(9999, 12, 29, tzinfo=UTC)
 """Limits of the instants that any driver can read in any time zone. They exclude infinity, which PostgreSQL 15 and 16
 cannot subtract."""
+
+
+class Unchecked(TypedDict):
+    """Options of a foreign key."""
+
+    db_constraint: bool
+    db_index: bool
+
+
+UNCHECKED: Final[Unchecked] = {"db_constraint": False, "db_index": False}
+"""The options of a foreign key that the database does not check, and for which it has no index of its own."""
 
 
 def aware(at: datetime) -> datetime:

@@ -155,10 +155,6 @@ class BuildIndex(AddIndexConcurrently):
             super().database_forwards(app_label, schema_editor, from_state, to_state)
 
 
-def _run(schema_editor: BaseDatabaseSchemaEditor, statement: str) -> None:
-    schema_editor.execute(statement, params=None)
-
-
 def _take_table(connection: BaseDatabaseWrapper, table: str, lock: str) -> None:
     """Run the statement `lock` until it succeeds; see `LockTable`."""
     deadline = time.monotonic() + PATIENCE_SECONDS

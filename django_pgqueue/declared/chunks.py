@@ -40,10 +40,6 @@ def is_chunk_key(limit_key: str) -> bool:
     return limit_key.startswith(KEY_PREFIX)
 
 
-def _never_requested() -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkJob(Generic[T]):
     """A job of a chunk."""
@@ -58,7 +54,7 @@ class ChunkJob(Generic[T]):
     """Maximum number of attempts of the job."""
     headers: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Headers of the job."""
-    asked_to_cancel: Callable[[], bool] = field(default=_never_requested, repr=False)
+    asked_to_cancel: Callable[[], bool] = field(default=lambda: False, repr=False)
     """Set by the worker. Call `cancel_requested()` instead."""
 
     @property

@@ -33,6 +33,8 @@ MAX_KEY_LENGTH: Final = 200
 """Maximum characters of a limit key, including the limit's name."""
 SHOWN: Final = ("key", "concurrency", "rate", "burst", "weight", "share", "breaker")
 """Fields that the text of a limit contains if they differ from their defaults."""
+SHARED: Final = ("name", "concurrency", "rate", "burst", "ordered", "on_dead", "share", "breaker")
+"""Fields that are equal in all tasks that share a limit."""
 ON_DEAD: Final = ("continue", "block")
 """Valid values of `on_dead`. The first value is the default."""
 
@@ -140,16 +142,7 @@ class Limit:
     @property
     def policy(self) -> tuple[Any, ...]:
         """The values that are equal in all tasks that share the limit: all except `key` and `weight`."""
-        return (
-            self.name,
-            self.concurrency,
-            self.rate,
-            self.burst,
-            self.ordered,
-            self.on_dead,
-            self.share,
-            self.breaker,
-        )
+        return tuple(getattr(self, name) for name in SHARED)
 
     @property
     def reads_arguments(self) -> bool:

@@ -24,11 +24,10 @@ from functools import cache
 from typing import Any, Final, Protocol
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.signals import setting_changed
 
 from django_pgqueue.exceptions import CannotDecode, LeaseLost, TaskCancelled, TaskTimeout
 from django_pgqueue.ground.envelope import CODEC, ERASED, UNCHANGED, EncodedValue, data_in, is_envelope, name_in, seal
-from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.settings.conf import clear_at_change, get_settings
 from django_pgqueue.tasks import registry
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,40}")
@@ -82,7 +81,9 @@ def project_codecs() -> ProjectCodecs:
         ImproperlyConfigured: A path cannot be imported, its object is not a valid codec class, or two have one name.
     """
     paths = get_settings().CODECS
-    codecs = [_instantiate(path) for path in paths if path is not None]
+    given = [path for path in paths if path is not None]
+    # The message of a codec's error can contain a key.
+    codecs = [registry.instantiated("CODECS", path, _class_problems, shows_error=False) for path in given]
     by_name = {codec.name: codec for codec in codecs}
     if len(by_name) < len(codecs):
         raise ImproperlyConfigured(
@@ -92,29 +93,7 @@ def project_codecs() -> ProjectCodecs:
     return ProjectCodecs(None if not codecs or paths[0] is None else codecs[0], by_name)
 
 
-def _clear_cache(*, setting: str, **kwargs: object) -> None:
-    if setting == "PGQUEUE":
-        project_codecs.cache_clear()
-
-
-setting_changed.connect(_clear_cache)
-
-
-def _instantiate(path: str) -> Codec:
-    try:
-        codec_class = registry.imported(path)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ImproperlyConfigured(f"PGQUEUE['CODECS'] names {path!r}, which cannot be imported: {error}") from error
-    for problem in _class_problems(codec_class):
-        raise ImproperlyConfigured(f"PGQUEUE['CODECS'] names {path!r}: {problem}")
-    try:
-        codec: Codec = codec_class()
-    except Exception as error:  # its message can contain a key
-        reason = type(error).__name__
-        raise ImproperlyConfigured(
-            f"PGQUEUE['CODECS'] names {path!r}, which cannot be instantiated: {reason}"
-        ) from error
-    return codec
+clear_at_change(project_codecs)
 
 
 def _class_problems(codec_class: Any) -> Iterator[str]:

@@ -60,7 +60,7 @@ def settle(connection: Connection, batch_ids: Iterable[int], reactor: Reactor = 
     while waiting:
         over = batches.batches_to_end(connection, waiting)
         waiting = set()
-        parts = divided(connection, over, partial(_end, connection))
+        parts = divided(connection, over, partial(batches.end_batches, connection))
         refused += parts.refused
         locked |= set(parts.left)
         for batch_id, events in parts.answers.items():
@@ -70,10 +70,6 @@ def settle(connection: Connection, batch_ids: Iterable[int], reactor: Reactor = 
             callbacks += _announce(connection, events, reactor)
             waiting |= {each.parent_id for each in events if each.name in ENDINGS and each.parent_id is not None}
     return Checked(callbacks, locked, refused)
-
-
-def _end(connection: Connection, batch_ids: Collection[int]) -> dict[int, list[BatchEvent] | None]:
-    return batches.end_batches(connection, batch_ids)
 
 
 def _announce(connection: Connection, events: Iterable[BatchEvent], reactor: Reactor) -> int:

@@ -11,7 +11,6 @@ each call, and each chunk is a `MixedChunk`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
@@ -41,18 +40,13 @@ if TYPE_CHECKING:
     from django_pgqueue.tasks.definition import TaskDefinition
 
 
-@dataclass(slots=True)
-class KeyedJobs:
-    """Jobs of tasks with unique keys that are inserted together, and the positions of their calls.
+KeyedJobs = list[tuple[int, NewJob]]
+"""Jobs of tasks with unique keys that are inserted together, each behind the position of its call.
 
-    Calls without a unique key are one statement, whatever their tasks and options are. So are calls with keys, except
-    for those with a uniqueness window or `on_conflict="replace"`: these are inserted separately for each set of equal
-    options, in the order of their tasks' names, so that two transactions take the keys of several tasks in the same
-    order.
-    """
-
-    jobs: list[NewJob] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
+Calls without a unique key are one statement, whatever their tasks and options are. So are calls with keys, except for
+those with a uniqueness window or `on_conflict="replace"`: these are inserted separately for each set of equal options,
+in the order of their tasks' names, so that two transactions take the keys of several tasks in the same order.
+"""
 
 
 class MixedChunk:
@@ -84,7 +78,7 @@ class MixedChunk:
         return any(
             job.uniqueness is not None and job.uniqueness.on_conflict == "raise"
             for keyed in self._keyed.values()
-            for job in keyed.jobs
+            for _, job in keyed
         )
 
     def add_plain(self, arguments: str, places: range, row: Row) -> None:
@@ -102,9 +96,8 @@ class MixedChunk:
         keyed = self._keyed_by_row.get(id(row))
         if keyed is None:
             kind = () if uniqueness.can_share_statement else (*row.values(), uniqueness)
-            keyed = self._keyed_by_row[id(row)] = self._keyed.setdefault(kind, KeyedJobs())
-        keyed.jobs.append(job)
-        keyed.places.append(place)
+            keyed = self._keyed_by_row[id(row)] = self._keyed.setdefault(kind, [])
+        keyed.append((place, job))
         self.count += 1
         self._size += len(job.arguments)
 
@@ -123,10 +116,10 @@ class MixedChunk:
         """Insert the jobs, announce them, and return what happened to each call."""
         placed = self._insert_plain(connection) if self._arguments else []
         # The calls that share a statement come first, so that all transactions take keys in the same order.
-        order = sorted(self._keyed, key=lambda kind: (bool(kind), self._keyed[kind].jobs[0].task_name))
+        order = sorted(self._keyed, key=lambda kind: (bool(kind), self._keyed[kind][0][1].task_name))
         for keyed in map(self._keyed.__getitem__, order):
-            results = many_unique.insert_keyed(connection, keyed.jobs)
-            placed += [Placed(place, *result) for place, result in zip(keyed.places, results, strict=True)]
+            results = many_unique.insert_keyed(connection, [job for _, job in keyed])
+            placed += [Placed(place, *result) for (place, _), result in zip(keyed, results, strict=True)]
         return placed
 
     def _insert_plain(self, connection: BaseDatabaseWrapper) -> list[Placed]:

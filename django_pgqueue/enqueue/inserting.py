@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django.db import router
 
@@ -71,16 +71,16 @@ def insert(connection: BaseDatabaseWrapper, job: NewJob) -> Job:
 
 
 def _insert_row(connection: BaseDatabaseWrapper, job: NewJob) -> Job:
-    if job.uniqueness is None or job.key is None:
+    if job.key is None:
         return as_job(connection.alias, enqueueing.enqueue(connection, job), job)
-    return _insert_unique(connection, job, job.uniqueness, job.key)
+    return _insert_unique(connection, job, job.key)
 
 
-def _insert_unique(connection: BaseDatabaseWrapper, job: NewJob, uniqueness: Uniqueness, key: str) -> Job:
+def _insert_unique(connection: BaseDatabaseWrapper, job: NewJob, key: str) -> Job:
+    uniqueness = job.rule
     is_for_period = uniqueness.period_seconds is not None
-    add = _add_one_for_period if is_for_period else _add_one
     for _ in range(TRIES):
-        enqueued = add(connection, job, uniqueness)
+        enqueued = _add_one(connection, job)
         if enqueued is not None:
             added = as_job(connection.alias, enqueued, job)
             if not is_for_period:
@@ -101,28 +101,15 @@ def _insert_unique(connection: BaseDatabaseWrapper, job: NewJob, uniqueness: Uni
     )
 
 
-def _add_one(connection: BaseDatabaseWrapper, job: NewJob, uniqueness: Uniqueness) -> Enqueued | None:
-    """Insert or replace a job whose key lasts as long as the job; return None if another job keeps the key."""
-    given: dict[str, Any] = {"arguments": job.arguments, "unique_key": job.key, "ready_only": uniqueness.ready_only}
-    if uniqueness.on_conflict == "replace":
-        return unique.replace(connection, **given, has_steps=uniqueness.has_steps, **job.columns())
-    return unique.enqueue_unique(connection, **given, **job.columns())
-
-
-def _add_one_for_period(connection: BaseDatabaseWrapper, job: NewJob, uniqueness: Uniqueness) -> Enqueued | None:
-    """Insert or replace a job whose key has a uniqueness window; return None if another job keeps the key."""
-    given: dict[str, Any] = {"calls": calls_as_json([job]), "limits": [job.limit]}
-    period_seconds = uniqueness.period_seconds or 0.0
-    added = unique.enqueue_for_period(connection, **given, period_seconds=period_seconds, **job.row)
-    if not added and uniqueness.on_conflict == "replace":
-        replaced = unique.replace_for_period(connection, **given, has_steps=uniqueness.has_steps, **job.row)
-        added = [enqueued for enqueued, _ in replaced]
+def _add_one(connection: BaseDatabaseWrapper, job: NewJob) -> Enqueued | None:
+    """Insert or replace a job; return None if another job keeps the key."""
+    replaces = job.rule.on_conflict == "replace"
+    if job.rule.period_seconds is None:
+        return unique.replace(connection, job) if replaces else unique.enqueue_unique(connection, job)
+    added = unique.enqueue_for_period(connection, [job])
+    if not added and replaces:
+        added = [enqueued for enqueued, _ in unique.replace_for_period(connection, [job])]
     return added[0] if added else None
-
-
-def calls_as_json(jobs: Iterable[NewJob]) -> str:
-    """Return keys and arguments as the statements for jobs with one row take them."""
-    return "[" + ",".join(f'{{"key":{json.dumps(job.key)},"call":{job.arguments}}}' for job in jobs) + "]"
 
 
 def holders(

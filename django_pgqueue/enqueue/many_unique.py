@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from django_pgqueue.lifecycle import unique
-from django_pgqueue.lifecycle.enqueueing import NewJob, Row, Uniqueness
+from django_pgqueue.lifecycle.enqueueing import NewJob, Uniqueness
 
 from . import inserting
 from .inserting import TRIES
@@ -39,7 +39,7 @@ def insert_keyed(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> lis
     results: list[tuple[int, bool]] = []
     announced: dict[int, NewJob] = {}
     for job in jobs:
-        task_and_key, on_conflict = (job.row["task_name"], job.key), _rule(job).on_conflict
+        task_and_key, on_conflict = (job.row["task_name"], job.key), job.rule.on_conflict
         if job.key is None:
             job_id, is_duplicate = next(without_key), False
         elif task_and_key in new:
@@ -57,11 +57,6 @@ def insert_keyed(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> lis
     return results
 
 
-def _rule(job: NewJob) -> Uniqueness:
-    assert job.uniqueness is not None, "its task has a unique key"  # noqa: S101 -- for the type checker
-    return job.uniqueness
-
-
 def _add_or_find(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> tuple[list[Added], dict[TaskAndKey, int]]:
     """Add the jobs whose keys are free. Return them, and the ids of the existing jobs that have the other keys.
 
@@ -77,7 +72,7 @@ def _add_or_find(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> tup
             added = _add_all(connection, left) if left else []
             new = {(name, key) for _, name, key in added}
             taken = [job for job in left if job.key is not None and (job.row["task_name"], job.key) not in new]
-            if refused := next((job for job in taken if _rule(job).on_conflict == "raise"), None):
+            if refused := next((job for job in taken if job.rule.on_conflict == "raise"), None):
                 raise inserting.duplicate(refused.task_name, None)
             existing |= _all_holders(connection, taken)
             if all((job.task_name, job.key) in existing for job in taken):
@@ -89,7 +84,7 @@ def _add_or_find(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> tup
 
 def _savepoint(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> AbstractContextManager[Any]:
     """Return a savepoint, unless a key that is taken ends the call with an error."""
-    is_needed = any(job.key is not None and _rule(job).on_conflict != "raise" for job in jobs)
+    is_needed = any(job.key is not None and job.rule.on_conflict != "raise" for job in jobs)
     return transaction.atomic(using=connection.alias) if is_needed else nullcontext()
 
 
@@ -99,10 +94,10 @@ class _KeyFreed(Exception):
 
 def _add_all(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> list[Added]:
     """Add the jobs whose keys are free, or replace waiting ones."""
-    row, rule = jobs[0].row, _rule(jobs[0])
-    if not rule.can_share_statement or all(job.row is row for job in jobs):
-        add = _add_many if rule.period_seconds is None else _add_many_for_period
-        return [(job_id, jobs[0].task_name, key) for job_id, key in add(connection, jobs, row, rule)]
+    first = jobs[0]
+    if not first.rule.can_share_statement or all(job.row is first.row for job in jobs):
+        add = unique.enqueue_many_unique if first.rule.period_seconds is None else _add_many_for_period
+        return [(job_id, first.task_name, key) for job_id, key in add(connection, jobs)]
     return unique.enqueue_each_unique(connection, jobs)
 
 
@@ -111,7 +106,7 @@ def _all_holders(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> dic
     wanted: dict[str, tuple[Uniqueness, set[str]]] = {}
     for job in jobs:
         if job.key is not None:
-            wanted.setdefault(job.task_name, (_rule(job), set()))[1].add(job.key)
+            wanted.setdefault(job.task_name, (job.rule, set()))[1].add(job.key)
     return {
         (name, key): job_id
         for name, (rule, keys) in wanted.items()
@@ -119,46 +114,20 @@ def _all_holders(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> dic
     }
 
 
-def _given(jobs: Sequence[NewJob]) -> dict[str, Any]:
-    """Return jobs with one row as the functions of `lifecycle` take them."""
-    return {"calls": inserting.calls_as_json(jobs), "limits": [job.limit for job in jobs]}
-
-
-def _add_many(
-    connection: BaseDatabaseWrapper, jobs: Sequence[NewJob], row: Row, rule: Uniqueness
-) -> list[tuple[int, str | None]]:
-    """Insert the jobs whose keys are free, or replace waiting ones; return ids and keys of these jobs."""
-    return unique.enqueue_many_unique(
-        connection,
-        **_given(jobs),
-        ready_only=rule.ready_only,
-        replace=rule.on_conflict == "replace",
-        has_steps=rule.has_steps,
-        **row,
-    )
-
-
-def _add_many_for_period(
-    connection: BaseDatabaseWrapper, jobs: Sequence[NewJob], row: Row, rule: Uniqueness
-) -> list[tuple[int, str | None]]:
-    """Do the same as `_add_many()` for keys with a uniqueness window.
+def _add_many_for_period(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> list[tuple[int, str | None]]:
+    """Do as `enqueue_many_unique()` for keys with a uniqueness window.
 
     Of several jobs with one key, the first is inserted; with `on_conflict="replace"` the last one is.
     """
-    replaces = rule.on_conflict == "replace"
+    replaces = jobs[0].rule.on_conflict == "replace"
     kept = {job.key: job for job in (jobs if replaces else reversed(jobs)) if job.key is not None}
     once = [job for job in jobs if job.key is None or kept[job.key] is job]
-    period_seconds = rule.period_seconds or 0.0
-    ids = [
-        enqueued.job_id
-        for enqueued in unique.enqueue_for_period(connection, **_given(once), period_seconds=period_seconds, **row)
-    ]
+    ids = [enqueued.job_id for enqueued in unique.enqueue_for_period(connection, once)]
     windows = unique.open_windows(connection, jobs[0].task_name, kept.keys(), ids)
     keys = {job_id: key for key, job_id in windows.items()}
     added = [(job_id, keys.get(job_id)) for job_id in ids]
     new = {key for _, key in added}
     taken = [job for job in once if job.key is not None and job.key not in new]
     if replaces and taken:
-        replaced = unique.replace_for_period(connection, **_given(taken), has_steps=rule.has_steps, **row)
-        added += [(enqueued.job_id, key) for enqueued, key in replaced]
+        added += [(enqueued.job_id, key) for enqueued, key in unique.replace_for_period(connection, taken)]
     return added

@@ -17,6 +17,8 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from django_pgqueue import middleware
 from django_pgqueue.db.transactions import open_transaction_elsewhere
+from django_pgqueue.declared.chunks import chunk_key
+from django_pgqueue.declared.limits import CallLimit, Limit, key_problems, weight_problems
 from django_pgqueue.durations import seconds
 from django_pgqueue.encoding.headers import encode_headers
 from django_pgqueue.encoding.serialization import encode_arguments, normalise
@@ -30,8 +32,6 @@ from django_pgqueue.options.task_options import UniqueWhile
 from django_pgqueue.options.validation import check_call, wrong_key
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.redaction import BY_POSITION
-
-from .call_limits import limit_of_call
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -59,9 +59,7 @@ def search_keys_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[st
 
     Raises `TypeError` if an argument is a list or an object, and the errors of `encode_arguments()`.
     """
-    parameters = list(task.signature.parameters.values())[task.takes_context :]
-    positions = [parameter.name for parameter in parameters if parameter.kind in BY_POSITION]
-    passed = {**kwargs, **dict(zip(positions, args, strict=False))}
+    passed = _by_name(task, args, kwargs)
     keys = {}
     for name in task.search:
         value = normalise(passed.get(name), f"argument {name!r}", 1)
@@ -74,6 +72,13 @@ def search_keys_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[st
         if value is not None:
             keys[name] = as_search_text(value)
     return keys
+
+
+def _by_name(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by the names of their parameters, without those of `*args`."""
+    parameters = list(task.signature.parameters.values())[task.takes_context :]
+    positions = [parameter.name for parameter in parameters if parameter.kind in BY_POSITION]
+    return {**kwargs, **dict(zip(positions, args, strict=False))}
 
 
 class CallProject(Protocol):
@@ -170,6 +175,74 @@ def uniqueness_of(task: TaskDefinition) -> Uniqueness:
 def _uniqueness(unique_while: UniqueWhile, on_conflict: str, has_steps: bool) -> Uniqueness:  # noqa: FBT001
     period_seconds = None if isinstance(unique_while, str) else seconds(unique_while)
     return Uniqueness(unique_while == "ready", period_seconds, on_conflict, has_steps)
+
+
+def limit_of_call(task: TaskDefinition, decode: Callable[[], CallArguments]) -> CallLimit | None:
+    """Return the limit of a call, or None if its job has no limit. A task with `chunk` has a chunk key instead.
+
+    The functions of the limit get the arguments as the task would get them, with primary keys instead of rows: `decode`
+    returns them.
+
+    Raises `TypeError` or `ValueError` if a function of the limit returns an invalid key or weight, or if the call does
+    not fit the template of the key. Errors of these functions pass through.
+    """
+    limit = task.limit
+    if limit is None:
+        return None if task.chunk is None else CallLimit(chunk_key(task.name), None, None)
+    args, kwargs = decode() if limit.reads_arguments else ((), {})
+    key = _limit_key_of(task, limit, args, kwargs)
+    if key is None:
+        return None
+    weight = _weight_of(task, limit, args, kwargs)
+    return CallLimit(key, None if weight == 1 else weight, limit.order)
+
+
+def _limit_key_of(task: TaskDefinition, limit: Limit, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    if limit.key is None:
+        return limit.name
+    if isinstance(limit.key, str):
+        value: object = _formatted(task, limit, limit.key, args, kwargs)
+    else:
+        value = limit.key(*args, **kwargs)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            kind = type(value).__name__
+            raise TypeError(
+                f"{task.name}: the key of limit {limit.name!r} must be a string, a whole number or None, not {kind}"
+            )
+    key = f"{limit.name}:{value!s}"
+    for problem in key_problems(key):
+        raise ValueError(f"{task.name}: {problem}")
+    return key
+
+
+def _formatted(
+    task: TaskDefinition, limit: Limit, template: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    """Return the template of a key with the arguments of a call, or the defaults of the function."""
+    parameters = task.signature.parameters.values()
+    defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
+    values = {**defaults, **_by_name(task, args, kwargs)}
+    for name in limit.argument_names:
+        if name not in values:
+            raise ValueError(
+                f"{task.name}: the call has no argument {name!r} for the key {template!r} of limit {limit.name!r}: "
+                "pass it, or use a function as key"
+            )
+    try:
+        return template.format_map(values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{task.name}: the key {template!r} of limit {limit.name!r} does not fit: {error}") from error
+
+
+def _weight_of(task: TaskDefinition, limit: Limit, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    if not callable(limit.weight):
+        return limit.weight
+    weight = limit.weight(*args, **kwargs)
+    for problem in weight_problems(limit, weight):
+        raise ValueError(f"{task.name}: limit {limit.name!r}: {problem}")
+    return weight
 
 
 def check_fit(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

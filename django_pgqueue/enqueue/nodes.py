@@ -109,7 +109,7 @@ def _decoded_call(
     plan = task.plan
     if plan is None or not plan.converts_arguments:
         return args, kwargs
-    return plan.decode_around(*call, {name: value for name, value in _passed(args, kwargs) if name in marked})
+    return plan.decode(*call, known={name: value for name, value in _passed(args, kwargs) if name in marked})
 
 
 def _encoded_call(
@@ -118,7 +118,7 @@ def _encoded_call(
     """Return a call as its annotations store it, with markers. Values beside a placeholder must be plain JSON."""
     plan = task.plan
     if plan is not None and plan.converts_arguments:
-        args, kwargs = plan.encode_around(args, kwargs, marked)
+        args, kwargs = plan.encode(args, kwargs, marked)
     elif marked:
         args = [marked.get(index, value) for index, value in enumerate(args)]
         kwargs = {name: marked.get(name, value) for name, value in kwargs.items()}

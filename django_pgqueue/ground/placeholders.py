@@ -33,31 +33,14 @@ class ResultPlaceholder:
     def __repr__(self) -> str:
         return f"<the result of {self.node!r}>"
 
-    def __format__(self, spec: str) -> NoReturn:
+    def _refuse(self, *args: object) -> NoReturn:
         raise TypeError(UNKNOWN_YET)
 
-    def __str__(self) -> NoReturn:
-        raise TypeError(UNKNOWN_YET)
-
-    def __bool__(self) -> NoReturn:
-        raise TypeError(UNKNOWN_YET)
-
-    def __iter__(self) -> NoReturn:
-        raise TypeError(UNKNOWN_YET)
-
-    def __len__(self) -> NoReturn:
-        raise TypeError(UNKNOWN_YET)
-
-    def __getitem__(self, key: object) -> NoReturn:
-        raise TypeError(UNKNOWN_YET)
+    __bool__ = __eq__ = __format__ = __getitem__ = __iter__ = __len__ = __str__ = _refuse
+    __hash__ = object.__hash__
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"no attribute {name!r}: {UNKNOWN_YET}", name=name, obj=self)
-
-    def __eq__(self, other: object) -> NoReturn:
-        raise TypeError(UNKNOWN_YET)
-
-    __hash__ = object.__hash__
 
 
 UNKNOWN_YET: Final = (

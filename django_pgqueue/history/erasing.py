@@ -15,8 +15,6 @@ from django.db import connections
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.envelope import ERASED, seal
 from django_pgqueue.lifecycle import audit, history
-from django_pgqueue.lifecycle.history import calls_of, used_callbacks
-from django_pgqueue.lifecycle.history import erase_callbacks as store_callbacks
 from django_pgqueue.lifecycle.pruning import EVER
 from django_pgqueue.states import FINISHED
 
@@ -108,7 +106,8 @@ def erase(
         connection, "erase", _described(choice, job_ids, kinds), done_by=by[:150], reason=reason
     )
     found = _FinishedJobs(connection, job_ids)
-    callbacks = erase_callbacks(connection, choice, list(found.finished)) if arguments and not found.is_vain else 0
+    is_vain = bool(job_ids) and not found.finished
+    callbacks = erase_callbacks(connection, choice, list(found.finished)) if arguments and not is_vain else 0
     pace = Pace(rate)
     pages = found.pages() if job_ids else choice.pages(connection, pace.limit(BATCH))
     erased = ((page, history.erase(connection, page, audit_id=audit_id, **kinds)) for page in pages)
@@ -145,8 +144,6 @@ class _FinishedJobs:
         self.finished: dict[int, datetime] = {}
         self.unfinished: list[int] = []
         self.missing: list[int] = []
-        self.is_vain = False
-        """Whether ids were given, and none is that of a finished job."""
         if not job_ids:
             return
         from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
@@ -160,16 +157,12 @@ class _FinishedJobs:
                 self.unfinished.append(job_id)
             else:
                 self.finished[job_id] = finished_at
-        self.is_vain = not self.finished
 
     def pages(self) -> Iterator[dict[int, datetime]]:
         """Yield the finished jobs, `BATCH` at a time."""
         finished = list(self.finished.items())
         for start in range(0, len(finished), BATCH):
             yield dict(finished[start : start + BATCH])
-
-
-"""Batches that one statement reads."""
 
 
 def erase_callbacks(connection: Connection, choice: Choice, job_ids: Sequence[int]) -> int:
@@ -186,14 +179,14 @@ def erase_callbacks(connection: Connection, choice: Choice, job_ids: Sequence[in
     """
     wanted = _calls_of(connection, job_ids) if job_ids else None
     count = 0
-    for page in used_callbacks(connection, choice.before, BATCH):
+    for page in history.used_callbacks(connection, choice.before, BATCH):
         erased = {
             row.batch_id: [_erased(call) if _is_chosen(call, choice, wanted) else None for call in _read(row.calls)]
             for row in page
         }
         erased = {batch_id: calls for batch_id, calls in erased.items() if any(calls)}
         if erased:
-            store_callbacks(connection, erased)
+            history.erase_callbacks(connection, erased)
         count += sum(call is not None for calls in erased.values() for call in calls)
     return count
 
@@ -217,7 +210,7 @@ def _calls_of(connection: Connection, job_ids: Sequence[int]) -> set[tuple[str, 
     return {
         (task_name, _canonical(json.loads(arguments)))
         for start in range(0, len(job_ids), BATCH)
-        for task_name, arguments in calls_of(connection, job_ids[start : start + BATCH])
+        for task_name, arguments in history.calls_of(connection, job_ids[start : start + BATCH])
     }
 
 

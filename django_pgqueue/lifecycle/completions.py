@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from operator import attrgetter, itemgetter, mul
-from typing import Final
+from typing import Any, Final, Protocol
 
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, Row, execute, numbers, sparse
@@ -67,22 +67,17 @@ def fail(connection: Connection, failed: Sequence[Failed]) -> dict[int, Transiti
 
     Each job becomes ready for its next attempt, dead (no delay given), or cancelled (if a cancellation was requested).
     """
-    rows = sorted(failed, key=lambda row: row.key)
-    done = execute_with_retry(
-        connection,
-        sql.completions.FAIL,
-        {
-            **key_params([row.key for row in rows]),
-            "outcomes": [row.outcome.value for row in rows],
-            "delays_seconds": sparse([row.delay_seconds for row in rows]),
-            "started_seconds_ago": sparse([row.started_seconds_ago for row in rows]),
-            "finished_seconds_ago": [row.finished_seconds_ago for row in rows],
-            "exception_classes": [row.exception_class for row in rows],
-            "errors": [row.error for row in rows],
-            "tracebacks": [row.traceback for row in rows],
-        },
-    )
-    return results_of(connection, [row.key for row in rows], _as_returned(done), [row.outcome for row in rows])
+    rows = sorted(failed, key=attrgetter("key"))
+    params = {
+        "outcomes": [row.outcome.value for row in rows],
+        "delays_seconds": sparse([row.delay_seconds for row in rows]),
+        "started_seconds_ago": sparse([row.started_seconds_ago for row in rows]),
+        "finished_seconds_ago": [row.finished_seconds_ago for row in rows],
+        "exception_classes": [row.exception_class for row in rows],
+        "errors": [row.error for row in rows],
+        "tracebacks": [row.traceback for row in rows],
+    }
+    return transition(connection, sql.completions.FAIL, rows, params, [row.outcome for row in rows])
 
 
 def release(
@@ -106,37 +101,27 @@ def snooze(connection: Connection, snoozed: Sequence[Released]) -> dict[int, Tra
 def _release(
     connection: Connection, released: Sequence[Released], outcome: Outcome, *, unknown: bool
 ) -> dict[int, TransitionResult]:
-    rows = sorted(released, key=lambda row: row.key)
-    done = execute_with_retry(
-        connection,
-        sql.completions.RELEASE,
-        {
-            **key_params([row.key for row in rows]),
-            "delays_seconds": sparse([row.delay_seconds for row in rows]),
-            "errors": [row.error for row in rows],
-            "holds": [row.holds_key for row in rows],
-            "outcome": outcome.value,
-            "unknown": unknown,
-        },
-    )
-    return results_of(connection, [row.key for row in rows], _as_returned(done), repeat(outcome))
+    rows = sorted(released, key=attrgetter("key"))
+    params = {
+        "delays_seconds": sparse([row.delay_seconds for row in rows]),
+        "errors": [row.error for row in rows],
+        "holds": [row.holds_key for row in rows],
+        "outcome": outcome.value,
+        "unknown": unknown,
+    }
+    return transition(connection, sql.completions.RELEASE, rows, params, repeat(outcome))
 
 
 def end_cancelled(connection: Connection, cancelled: Sequence[Cancelled]) -> dict[int, TransitionResult]:
     """Close executions as cancelled, and their jobs with them."""
-    rows = sorted(cancelled, key=lambda row: row.key)
-    done = execute_with_retry(
-        connection,
-        sql.completions.END_CANCELLED,
-        {
-            **key_params([row.key for row in rows]),
-            "started_seconds_ago": sparse([row.started_seconds_ago for row in rows]),
-            "finished_seconds_ago": [row.finished_seconds_ago for row in rows],
-            "errors": [row.error for row in rows],
-        },
-    )
-    results = _all_ended(done, TransitionResult(TransitionStatus.DONE, State.CANCELLED))
-    return results_of(connection, [row.key for row in rows], results, repeat(Outcome.CANCELLED))
+    rows = sorted(cancelled, key=attrgetter("key"))
+    params = {
+        "started_seconds_ago": sparse([row.started_seconds_ago for row in rows]),
+        "finished_seconds_ago": [row.finished_seconds_ago for row in rows],
+        "errors": [row.error for row in rows],
+    }
+    outcomes = repeat(Outcome.CANCELLED)
+    return transition(connection, sql.completions.END_CANCELLED, rows, params, outcomes, State.CANCELLED)
 
 
 def note_progress(connection: Connection, noted: Sequence[Noted]) -> dict[int, TransitionResult]:
@@ -144,20 +129,14 @@ def note_progress(connection: Connection, noted: Sequence[Noted]) -> dict[int, T
 
     If an execution is closed, nothing is written for it, and its result is `TransitionStatus.LOST`.
     """
-    rows = sorted(noted, key=lambda row: row.key)
-    done = execute_with_retry(
-        connection,
-        sql.completions.NOTE_PROGRESS,
-        {
-            **key_params([row.key for row in rows]),
-            "done": [row.progress.done for row in rows],
-            "totals": sparse([row.progress.total for row in rows]),
-            "messages": [row.progress.message for row in rows],
-            "noted_seconds_ago": [row.noted_seconds_ago for row in rows],
-        },
-    )
-    results = _all_ended(done, TransitionResult(TransitionStatus.DONE, State.RUNNING))
-    return results_of(connection, [row.key for row in rows], results, repeat(None))
+    rows = sorted(noted, key=attrgetter("key"))
+    params = {
+        "done": [row.progress.done for row in rows],
+        "totals": sparse([row.progress.total for row in rows]),
+        "messages": [row.progress.message for row in rows],
+        "noted_seconds_ago": [row.noted_seconds_ago for row in rows],
+    }
+    return transition(connection, sql.completions.NOTE_PROGRESS, rows, params, repeat(None), State.RUNNING)
 
 
 def _all_ended(done: Sequence[Row], result: TransitionResult) -> dict[int, TransitionResult]:
@@ -165,7 +144,32 @@ def _all_ended(done: Sequence[Row], result: TransitionResult) -> dict[int, Trans
     return dict.fromkeys(map(FIRST, done), result)
 
 
-def _as_returned(done: Sequence[Row]) -> dict[int, TransitionResult]:
+class Keyed(Protocol):
+    """A row of a transition."""
+
+    @property
+    def key(self) -> ExecutionKey: ...
+
+
+def transition(
+    connection: Connection,
+    statement: str,
+    rows: Sequence[Keyed],
+    params: Mapping[str, Any],
+    outcomes: Iterable[Outcome | None],
+    state: State | None = None,
+) -> dict[int, TransitionResult]:
+    """Run the statement of a transition of executions, which are sorted by their keys. Return the result of each.
+
+    `outcomes` are as for `results_of()`. `state` is the new state of all jobs. None: the statement returns it.
+    """
+    keys = [row.key for row in rows]
+    done = execute_with_retry(connection, statement, {**key_params(keys), **params})
+    results = as_returned(done) if state is None else _all_ended(done, TransitionResult(TransitionStatus.DONE, state))
+    return results_of(connection, keys, results, outcomes)
+
+
+def as_returned(done: Sequence[Row]) -> dict[int, TransitionResult]:
     """Return the results of a transition whose rows contain the new state of each job."""
     return {row[0]: TransitionResult(TransitionStatus.DONE, State(row[1])) for row in done}
 

@@ -28,7 +28,4 @@ def find_ended(connection: Connection, job_ids: Collection[int]) -> list[EndedJo
     """Return those of these ended jobs that something follows."""
     params = {"job_ids": numbers(sorted(job_ids))}
     rows = execute_with_retry(connection, sql.ends.FIND_ENDED, params, TRANSIENT_EXCEPT_LOCKS)
-    return [
-        EndedJob(job_id, batch_id, in_graph, has_compensations)
-        for job_id, batch_id, in_graph, has_compensations in rows
-    ]
+    return [EndedJob(*row) for row in rows]

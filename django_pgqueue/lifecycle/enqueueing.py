@@ -77,6 +77,12 @@ class NewJob(NamedTuple):
         name: str = self.row["queue_name"]
         return name
 
+    @property
+    def rule(self) -> Uniqueness:
+        """How the job keeps its unique key. Its task has one."""
+        assert self.uniqueness is not None, "its task has a unique key"  # noqa: S101 -- for the type checker
+        return self.uniqueness
+
     def columns(self) -> Row:
         """Return the values that the statement which adds this job alone needs, apart from the arguments."""
         return self.row if self.limit is None else {**self.row, **self.limit._asdict()}

@@ -160,6 +160,21 @@ def _is_in_transaction(connection: EngineConnection) -> bool:
     return connection.info.transaction_status != TransactionStatus.IDLE
 
 
+class LockWait:
+    """Spaces the tries of an operator's transition to get rows that other sessions have locked."""
+
+    def __init__(self, seconds: float) -> None:
+        self._deadline, self._interval = time.monotonic() + seconds, 0.005
+
+    def sleep(self) -> bool:
+        """Sleep before the next try, and return True; return False at once if the time for tries is over."""
+        if time.monotonic() > self._deadline:
+            return False
+        time.sleep(self._interval)
+        self._interval = min(2 * self._interval, 0.25)
+        return True
+
+
 class Refused(NamedTuple, Generic[T]):
     """A row that the database refuses to write, and the error that it raised for this row alone."""
 

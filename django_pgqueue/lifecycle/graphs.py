@@ -11,7 +11,6 @@ dependency locks the same jobs before it restores them. So the session that come
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -23,7 +22,7 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.states import State
 
 from .enqueueing import NewJob, params_of
-from .execute import TRANSIENT_EXCEPT_LOCKS, Refused, divided, execute_with_retry, own_transaction
+from .execute import TRANSIENT_EXCEPT_LOCKS, LockWait, Refused, divided, execute_with_retry, own_transaction
 from .ranges import written
 from .types import NodeResult
 
@@ -241,16 +240,12 @@ def nodes_of(connection: Connection, job_ids: Collection[int]) -> list[int]:
 def _lock_restorable(connection: Connection, retried_ids: Collection[int], lock_seconds: float) -> None:
     """Lock the jobs that a retry concerns. Look again after each lock, because the state may have changed before it."""
     params, locked = {"job_ids": numbers(sorted(retried_ids))}, set[int]()
-    deadline, interval = time.monotonic() + min(lock_seconds, LOCK_SECONDS), 0.005
+    wait = LockWait(min(lock_seconds, LOCK_SECONDS))
     while missing := {row[0] for row in execute(connection, sql.graphs.RESTORABLE, params)} - locked:
         taken = _selected(connection, sql.graphs.LOCK_RESTORABLE, missing)
         locked |= set(taken)
-        if taken:
-            continue
-        if time.monotonic() > deadline:
+        if not taken and not wait.sleep():
             raise JobLocked(f"job {min(missing)} is locked by another session: nothing was changed, try again")
-        time.sleep(interval)
-        interval = min(2 * interval, 0.25)
 
 
 # --------------------------------------------------------------------------- read and remove

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 import psycopg
 from django.db import IntegrityError
@@ -25,7 +23,17 @@ from django_pgqueue.ground.log_events import event
 from django_pgqueue.states import FINISHED, Seen, State
 
 from . import graphs, sagas
-from .execute import FAILURES, Divided, Refused, divided, execute_with_retry, may_divide, savepoint, transaction_of
+from .execute import (
+    FAILURES,
+    Divided,
+    LockWait,
+    Refused,
+    divided,
+    execute_with_retry,
+    may_divide,
+    savepoint,
+    transaction_of,
+)
 from .graphs import AdvancedJob, Restored
 
 logger = logging.getLogger("django_pgqueue.lifecycle")
@@ -35,27 +43,38 @@ LOCK_WAIT_SECONDS: Final = 5.0
 """How long a transition tries to get rows that another session has locked."""
 
 
+NOT_SEEN: Final = Seen("")
+"""Stands for a job of which the caller has seen nothing: any state fits."""
+
+
+class Treatment(TypedDict, total=False):
+    """The options of all these transitions."""
+
+    alone: bool
+    """Whether there is a single job: if it stays locked, that raises `JobLocked`."""
+    seen: Mapping[int, Seen] | None
+    """What the caller has seen of the jobs: those that differ from it are left alone. None: any."""
+    lock_seconds: float | None
+    """How long to try to get locked rows. None: `LOCK_WAIT_SECONDS`. Jobs that stay locked are not in the result."""
+
+
 def cancel(
     connection: Connection,
     job_ids: Sequence[int],
     *,
-    alone: bool = False,
     running: bool = True,
-    seen: Mapping[int, Seen] | None = None,
-    lock_seconds: float | None = None,
     advanced: list[AdvancedJob] | None = None,
+    **treatment: Unpack[Treatment],
 ) -> dict[int, State]:
     """Cancel ready and waiting jobs, and with `running` request the cancellation of running ones.
 
     Return the state of each job that changed. The jobs of workflows that depend on them are advanced in the same
     transaction, and added to `advanced`. A running job stays `running` until its worker stops it, or until its
-    attempt ends without success. Jobs that differ from `seen` are left alone. For locked rows, see
-    `_repeat_while_locked()`.
+    attempt ends without success.
     """
-    instants = {job_id: job.finished_at for job_id, job in (seen or {}).items()}
     nodes: set[int] = set()
     changed = _repeat_while_locked(
-        connection, sql.operator.CANCEL, job_ids, seen, instants, lock_seconds, nodes, alone=alone, running=running
+        connection, sql.operator.CANCEL, job_ids, treatment, "finished_at", nodes, running=running
     )
     if ended := [job_id for job_id in nodes if changed[job_id] is State.CANCELLED]:
         jobs = graphs.advance(connection, ended).jobs
@@ -68,10 +87,8 @@ def retry(
     connection: Connection,
     job_ids: Sequence[int],
     *,
-    alone: bool = False,
-    seen: Mapping[int, Seen] | None = None,
-    lock_seconds: float | None = None,
     restored: dict[int, Restored] | None = None,
+    **treatment: Unpack[Treatment],
 ) -> dict[int, State]:
     """Make finished jobs ready now, with all their attempts; return the state of each job that changed.
 
@@ -86,14 +103,11 @@ def retry(
     A job whose compensation has begun and is not over is left alone too. For a single job (`alone`), that raises
     `CompensationUnfinished`.
     """
-    instants = {job_id: job.finished_at for job_id, job in (seen or {}).items()}
     nodes: dict[int, Restored] = {}
     try:
         with savepoint(connection):
-            changed = _repeat_while_locked(
-                connection, sql.operator.RETRY, job_ids, seen, instants, lock_seconds, nodes, alone=alone
-            )
-            if alone and not changed:
+            changed = _repeat_while_locked(connection, sql.operator.RETRY, job_ids, treatment, "finished_at", nodes)
+            if treatment.get("alone") and not changed:
                 sagas.check_compensation(connection, job_ids[0])
         graphs.add_restored({} if restored is None else restored, nodes)
         return changed
@@ -103,11 +117,11 @@ def retry(
     except JobLocked:  # one locked dependent must not keep the other jobs from being retried
         if len(job_ids) == 1:
             raise
-        lock_seconds = 0.0
+        treatment["lock_seconds"] = 0.0
     except FAILURES as error:
         if len(job_ids) == 1 or not may_divide(connection, error):
             raise
-    return _retry_one_by_one(connection, job_ids, alone=alone, seen=seen, lock_seconds=lock_seconds, restored=restored)
+    return _retry_one_by_one(connection, job_ids, restored=restored, **treatment)
 
 
 def _retry_one_by_one(connection: Connection, job_ids: Sequence[int], **options: Any) -> dict[int, State]:
@@ -134,20 +148,12 @@ def _retry_order(connection: Connection, job_ids: Sequence[int]) -> list[int]:
     return nodes + sorted(set(job_ids).difference(nodes), reverse=True)
 
 
-def run_now(
-    connection: Connection,
-    job_ids: Sequence[int],
-    *,
-    alone: bool = False,
-    seen: Mapping[int, Seen] | None = None,
-    lock_seconds: float | None = None,
-) -> dict[int, State]:
+def run_now(connection: Connection, job_ids: Sequence[int], **treatment: Unpack[Treatment]) -> dict[int, State]:
     """Make ready jobs that are due later due at once; return the state of each job that changed.
 
-    A job that waits for others is due at once when these have ended. Jobs that differ from `seen` are left alone.
+    A job that waits for others is due at once when these have ended.
     """
-    instants = {job_id: job.run_after for job_id, job in (seen or {}).items()}
-    return _repeat_while_locked(connection, sql.operator.RUN_NOW, job_ids, seen, instants, lock_seconds, alone=alone)
+    return _repeat_while_locked(connection, sql.operator.RUN_NOW, job_ids, treatment, "run_after")
 
 
 def move(
@@ -156,70 +162,55 @@ def move(
     *,
     queue_name: str | None = None,
     priority: int | None = None,
-    alone: bool = False,
-    seen: Mapping[int, Seen] | None = None,
-    lock_seconds: float | None = None,
+    **treatment: Unpack[Treatment],
 ) -> dict[int, State]:
     """Change the queue or the priority of ready jobs; return the state of each job that changed.
 
-    None leaves the queue or the priority as it is. The due time stays. Jobs that differ from `seen` are left alone.
+    None leaves the queue or the priority as it is. The due time stays.
     """
-    instants = {job_id: job.run_after for job_id, job in (seen or {}).items()}
     to = {"queue_name": queue_name, "priority": priority}
-    return _repeat_while_locked(connection, sql.operator.MOVE, job_ids, seen, instants, lock_seconds, alone=alone, **to)
+    return _repeat_while_locked(connection, sql.operator.MOVE, job_ids, treatment, "run_after", **to)
 
 
-def delete(
-    connection: Connection,
-    job_ids: Sequence[int],
-    *,
-    alone: bool = False,
-    seen: Mapping[int, Seen] | None = None,
-    lock_seconds: float | None = None,
-) -> dict[int, State]:
-    """Delete finished jobs and their executions; return the state that each deleted job had.
-
-    Jobs that differ from `seen` are left alone.
-    """
-    instants = {job_id: job.finished_at for job_id, job in (seen or {}).items()}
-    return _repeat_while_locked(connection, sql.operator.DELETE, job_ids, seen, instants, lock_seconds, alone=alone)
+def delete(connection: Connection, job_ids: Sequence[int], **treatment: Unpack[Treatment]) -> dict[int, State]:
+    """Delete finished jobs and their executions; return the state that each deleted job had."""
+    return _repeat_while_locked(connection, sql.operator.DELETE, job_ids, treatment, "finished_at")
 
 
 def _repeat_while_locked(
     connection: Connection,
     statement: str,
     job_ids: Sequence[int],
-    seen: Mapping[int, Seen] | None,
-    instants: Mapping[int, datetime | None],
-    lock_seconds: float | None,
+    treatment: Treatment,
+    instant: str,
     nodes: set[int] | dict[int, Restored] | None = None,
     /,
-    *,
-    alone: bool,
     **params: bool | str | int | None,
 ) -> dict[int, State]:
     """Run an operator's transition, and repeat it for the rows that other sessions have locked.
 
-    Jobs that stay locked for `lock_seconds` (None: `LOCK_WAIT_SECONDS`) are missing from the returned dict. For a
-    single job (`alone`), that raises `JobLocked`. The statement is repeated, because waiting under a `lock_timeout`
-    would change the caller's session.
+    The statement is repeated, because waiting under a `lock_timeout` would change the caller's session.
+
+    `instant` is the field of `Seen` that is compared besides the state.
 
     `nodes` is a set for CANCEL, which returns whether a job is a node of a workflow: the changed ones are added to it.
     RETRY adds the jobs that have to wait to a dict.
     """
+    seen, alone = treatment.get("seen") or {}, treatment.get("alone", False)
 
     def transition(ids: Sequence[int]) -> dict[int, str | None]:
+        as_seen = [seen.get(job_id, NOT_SEEN) for job_id in ids]
         compared = {
             "job_ids": list(ids),
-            "seen_states": texts(seen[job_id].state if seen and job_id in seen else "" for job_id in ids),
-            "seen_instants": texts(exact(instants.get(job_id)) for job_id in ids),
+            "seen_states": texts(job.state for job in as_seen),
+            "seen_instants": texts(exact(getattr(job, instant)) for job in as_seen),
         }
         return _answers(connection, statement, {**compared, **params}, nodes, limit)
 
     changed: dict[int, State] = {}
     waiting = sorted(set(job_ids))
-    limit = LOCK_WAIT_SECONDS if lock_seconds is None else lock_seconds
-    deadline, interval = time.monotonic() + limit, 0.005
+    limit = LOCK_WAIT_SECONDS if (given := treatment.get("lock_seconds")) is None else given
+    wait = LockWait(limit)
     while waiting:
         if alone or statement is sql.operator.RETRY:  # their callers handle the error
             answered, refused = transition(waiting), list[int]()
@@ -227,13 +218,10 @@ def _repeat_while_locked(
             answered, refused = _in_parts(connection, waiting, transition)
         changed |= {job_id: State(state) for job_id, state in answered.items() if state}
         waiting = existing(connection, sorted(set(waiting) - set(answered) - set(refused)))
-        if waiting and time.monotonic() > deadline:
+        if waiting and not wait.sleep():
             if alone:
                 raise JobLocked(f"job {waiting[0]} is locked by another session: nothing was changed, try again")
             break
-        if waiting:
-            time.sleep(interval)
-            interval = min(2 * interval, 0.25)
     return changed
 
 

@@ -196,9 +196,7 @@ def prunable(connection: Connection, state: State, retention_seconds: float, **t
     `tasks` are the options `task_name` and `other_task_names` of `prune()`.
     """
     removable = kept = 0
-    after: Cursor | None = FIRST_FINISHED
-    while after is not None:
-        page = finished_page(connection, state, after, limit=PRUNE_LIMIT, older_than_seconds=retention_seconds, **tasks)
-        needed = sum(job.need is not None for job in needs_of(connection, page.jobs).values())
-        removable, kept, after = removable + len(page.jobs) - needed, kept + needed, page.following
+    for jobs in finished_jobs(connection, state, limit=PRUNE_LIMIT, older_than_seconds=retention_seconds, **tasks):
+        needed = sum(job.need is not None for job in needs_of(connection, jobs).values())
+        removable, kept = removable + len(jobs) - needed, kept + needed
     return Prunable(removable, kept)

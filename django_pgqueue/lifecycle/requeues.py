@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute, numbers, sparse
-from django_pgqueue.states import State
 
+from .completions import as_returned
 from .execute import divided, execute_with_retry
-from .types import OpenExecution, TransitionResult, TransitionStatus
+from .types import OpenExecution, TransitionResult
 
 PAGE: Final = 10_000
 """Jobs that one call reads, by id."""
@@ -54,10 +54,7 @@ def requeue(
             "worker_id": worker_id,
             "error": error,
         }
-        return {
-            key: TransitionResult(TransitionStatus.DONE, State(state))
-            for key, state in execute_with_retry(connection, sql.requeues.REQUEUE, params)
-        }
+        return as_returned(execute_with_retry(connection, sql.requeues.REQUEUE, params))
 
     done = divided(connection, sorted(abandoned), transition).answers
     return Requeued([(abandoned[job_id], result) for job_id, result in done.items()], rows[0][0])

@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute, numbers, sparse
-from django_pgqueue.states import State
 
-from .completions import key_params, release
+from .completions import as_returned, key_params, release
 from .execute import divided, execute_with_retry
-from .types import ExecutionKey, OpenExecution, Released, TransitionResult, TransitionStatus
+from .types import ExecutionKey, OpenExecution, Released, TransitionResult
 
 
 def ending_leases(connection: Connection, within_seconds: float) -> dict[int, float]:
@@ -96,7 +95,4 @@ def _close_lost(connection: Connection, rows: Sequence[Lost], error: str) -> dic
         "leases_ms": sparse([row.lease_ms for row in rows]),
         "error": error,
     }
-    return {
-        key: TransitionResult(TransitionStatus.DONE, State(state))
-        for key, state in execute_with_retry(connection, sql.rescues.RESCUE, params)
-    }
+    return as_returned(execute_with_retry(connection, sql.rescues.RESCUE, params))

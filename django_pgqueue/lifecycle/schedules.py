@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -19,7 +18,7 @@ from django_pgqueue.db.statements import Connection, Row, execute
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.options.task_options import JobOptions
 
-from .execute import execute_with_retry
+from .execute import LockWait, execute_with_retry
 from .operator import LOCK_WAIT_SECONDS
 from .ranges import rows_in_ranges
 
@@ -216,12 +215,10 @@ def repeat_while_locked(change: Callable[[], list[Row]], schedule_id: int) -> An
 
     Raises `JobLocked` after `LOCK_WAIT_SECONDS`.
     """
-    deadline, interval = time.monotonic() + LOCK_WAIT_SECONDS, 0.005
+    wait = LockWait(LOCK_WAIT_SECONDS)
     while True:
         [[exists, answer]] = change()
         if not exists or answer is not None:
             return answer
-        if time.monotonic() > deadline:
+        if not wait.sleep():
             raise JobLocked(f"schedule {schedule_id} is locked by another session: nothing was changed, try again")
-        time.sleep(interval)
-        interval = min(2 * interval, 0.25)

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import repeat
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.prepared import execute_prepared
 from django_pgqueue.db.statements import Connection, numbers, texts
 from django_pgqueue.declared.steps import Suspension
-from django_pgqueue.states import Outcome, State, StepKind
+from django_pgqueue.states import Outcome, StepKind
 
-from .completions import key_params, results_of
+from .completions import results_of, transition
 from .execute import execute_with_retry
 from .ranges import Written, rows_in_ranges, written
 from .types import ExecutionKey, TransitionResult, TransitionStatus
@@ -114,29 +115,23 @@ def store_step(connection: Connection, key: ExecutionKey, step: EndedStep) -> Tr
 
 def suspend(connection: Connection, suspended: Sequence[SuspendedExecution]) -> dict[int, TransitionResult]:
     """Close executions as suspended and store their steps. Their jobs become ready for later, or are cancelled."""
-    rows = sorted(suspended, key=lambda row: row.key)
+    rows = sorted(suspended, key=attrgetter("key"))
     given = [row.suspension for row in rows]
-    done = execute_with_retry(
-        connection,
-        sql.steps.SUSPEND,
-        {
-            **key_params([row.key for row in rows]),
-            "started_seconds_ago": numbers(row.started_seconds_ago for row in rows),
-            "finished_seconds_ago": numbers(row.finished_seconds_ago for row in rows),
-            "reasons": [each.reason for each in given],
-            "names": texts(each.name for each in given),
-            "positions": numbers(each.position for each in given),
-            "kinds": texts(each.kind.value for each in given),
-            "delays_seconds": numbers(each.delay_seconds for each in given),
-            "have_end": [each.has_end for each in given],
-            "tries": numbers(each.tries for each in given),
-            "errors": [each.error for each in given],
-            "event_names": texts(each.event_name or "" for each in given),
-            "event_keys": texts(each.event_key or "" for each in given),
-        },
-    )
-    results = {row[0]: TransitionResult(TransitionStatus.DONE, State(row[1])) for row in done}
-    return results_of(connection, [row.key for row in rows], results, repeat(Outcome.SUSPENDED))
+    params = {
+        "started_seconds_ago": numbers(row.started_seconds_ago for row in rows),
+        "finished_seconds_ago": numbers(row.finished_seconds_ago for row in rows),
+        "reasons": [each.reason for each in given],
+        "names": texts(each.name for each in given),
+        "positions": numbers(each.position for each in given),
+        "kinds": texts(each.kind.value for each in given),
+        "delays_seconds": numbers(each.delay_seconds for each in given),
+        "have_end": [each.has_end for each in given],
+        "tries": numbers(each.tries for each in given),
+        "errors": [each.error for each in given],
+        "event_names": texts(each.event_name or "" for each in given),
+        "event_keys": texts(each.event_key or "" for each in given),
+    }
+    return transition(connection, sql.steps.SUSPEND, rows, params, repeat(Outcome.SUSPENDED))
 
 
 def wake(connection: Connection, event_name: str, event_key: str, after_id: int = 0) -> tuple[list[int], int | None]:

@@ -2,7 +2,7 @@
 
 `django_pgqueue.enqueue.unique` calls these functions. The unique indexes protect the invariant: at most one job of a
 task has a key at a time, by the states of that job or for a uniqueness window (a row of `pgqueue_uniqueness_window`).
-`row` is as in `enqueueing`.
+The functions for several jobs take the row and the rule of the first one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from django_pgqueue import sql
 from django_pgqueue.db import statements
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.declared.limits import NO_LIMIT
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.options.task_options import UNSET
 
-from .enqueueing import Limits, NewJob, limits_as_json, params_of
+from .enqueueing import UNSET_OF_ONE, NewJob, limits_as_json, params_of
 from .execute import transaction_of
 from .ranges import rows_in_ranges
 from .search_keys import add_search_keys
@@ -34,37 +33,29 @@ WINDOWS_PRUNED: Final = 1000
 """Uniqueness windows that one statement removes at most."""
 
 
-def enqueue_unique(
-    connection: Connection, *, arguments: str, unique_key: str, ready_only: bool, **row: Any
-) -> Enqueued | None:
+def enqueue_unique(connection: Connection, job: NewJob) -> Enqueued | None:
     """Add one ready job if no other job has its key; otherwise return None.
 
-    With `ready_only` the job has its key until it is claimed for the first time, otherwise until it has ended. If an
-    uncommitted transaction has just taken the key, this function waits for the end of that transaction.
+    If an uncommitted transaction has just taken the key, this function waits for the end of that transaction.
     """
-    return _enqueue(connection, sql.unique.ENQUEUE_UNIQUE, arguments, unique_key, ready_only=ready_only, row=row)
+    return _enqueue(connection, sql.unique.ENQUEUE_UNIQUE, job)
 
 
-def replace(
-    connection: Connection,
-    *,
-    arguments: str,
-    unique_key: str,
-    ready_only: bool,
-    has_steps: bool = False,
-    **row: Any,
-) -> Enqueued | None:
+def replace(connection: Connection, job: NewJob) -> Enqueued | None:
     """Replace the call of the ready job that has the key, or add a job; return None if that job is running.
 
     A ready job with a pending compensation counts as running.
-
-    `has_steps`: the jobs can have durable steps. See `_steps_removed()`.
     """
-    statement = sql.unique.ENQUEUE_OR_REPLACE
-    with _steps_removed(connection, has_steps=has_steps) as replaced:
-        enqueued = _enqueue(connection, statement, arguments, unique_key, ready_only=ready_only, row=row)
+    with _steps_removed(connection, has_steps=job.rule.has_steps) as replaced:
+        enqueued = _enqueue(connection, sql.unique.ENQUEUE_OR_REPLACE, job)
         replaced += [] if enqueued is None else [enqueued.job_id]
     return enqueued
+
+
+def _enqueue(connection: Connection, statement: str, job: NewJob) -> Enqueued | None:
+    key = {"unique_key": job.key, **job.rule.columns()}
+    rows = execute(connection, statement, {**UNSET_OF_ONE, **job.columns(), "arguments": job.arguments, **key})
+    return Enqueued._make(rows[0]) if rows else None
 
 
 @contextmanager
@@ -99,38 +90,32 @@ def _check_compensations(connection: Connection, job_ids: Collection[int]) -> No
     raise JobLocked(f"job {min(job_ids)} was running until now: nothing was enqueued, try again")
 
 
-def _enqueue(
-    connection: Connection, statement: str, arguments: str, unique_key: str, *, ready_only: bool, row: dict[str, Any]
-) -> Enqueued | None:
-    key = {"unique_key": unique_key, "unique_ready_only": ready_only or None}
-    rows = execute(connection, statement, {"arguments": arguments, **UNSET, **NO_LIMIT, **row, **key})
-    return Enqueued._make(rows[0]) if rows else None
+def enqueue_many_unique(connection: Connection, jobs: Sequence[NewJob]) -> list[tuple[int, str | None]]:
+    """Do as `enqueue_unique()` or `replace()` for each of these jobs with one row and one rule, in one statement.
 
-
-def enqueue_many_unique(
-    connection: Connection,
-    *,
-    calls: str,
-    ready_only: bool,
-    replace: bool,
-    limits: Limits = (),
-    has_steps: bool = False,
-    **row: Any,
-) -> list[tuple[int, str | None]]:
-    """Do as `enqueue_unique()` or `replace()` for each of `calls`, in one statement.
-
-    `calls` is a JSON array of objects with `call` and `key`. A job with a null key is always added.
+    A job without a key is always added.
 
     Return the ids of the jobs that were added or replaced, with their keys, sorted by id. The ids of new jobs have the
-    order of `calls`.
+    order of `jobs`.
     """
-    statement = sql.unique.ENQUEUE_MANY_OR_REPLACE if replace else sql.unique.ENQUEUE_MANY_UNIQUE
-    params = {"arguments": calls, **UNSET, **row, "unique_ready_only": ready_only or None}
-    params["limits"] = limits_as_json(limits)
-    with _steps_removed(connection, has_steps=has_steps and replace) as replaced:
+    rule = jobs[0].rule
+    replaces = rule.on_conflict == "replace"
+    statement = sql.unique.ENQUEUE_MANY_OR_REPLACE if replaces else sql.unique.ENQUEUE_MANY_UNIQUE
+    params = {"arguments": _calls(jobs), **_shared_params(jobs), **rule.columns()}
+    with _steps_removed(connection, has_steps=rule.has_steps and replaces) as replaced:
         rows = execute(connection, statement, params)
         replaced += [job_id for job_id, key in rows if key is not None]
     return sorted(((job_id, key) for job_id, key in rows), key=lambda pair: pair[0])
+
+
+def _calls(jobs: Sequence[NewJob]) -> str:
+    """Return the keys and the arguments of jobs as JSON text."""
+    return "[" + ",".join(f'{{"key":{json.dumps(job.key)},"call":{job.arguments}}}' for job in jobs) + "]"
+
+
+def _shared_params(jobs: Sequence[NewJob]) -> dict[str, Any]:
+    """Return the row that these jobs share, and the limits of all."""
+    return {**UNSET, **jobs[0].row, "limits": limits_as_json([job.limit for job in jobs])}
 
 
 def enqueue_each_unique(
@@ -155,11 +140,8 @@ def add_jobs(connection: Connection, jobs: Mapping[int, NewJob]) -> list[int]:
     if not jobs:
         return []
     first = next(iter(jobs.values()))
-    if first.key is not None and first.uniqueness is not None and first.uniqueness.period_seconds is not None:
-        calls = f'[{{"key":{json.dumps(first.key)},"call":{first.arguments}}}]'
-        period: dict[str, Any] = {"period_seconds": first.uniqueness.period_seconds, "job_ids": jobs.keys()}
-        opened = enqueue_for_period(connection, calls=calls, limits=[first.limit], **period, **first.row)
-        added = [enqueued.job_id for enqueued in opened]
+    if first.key is not None and first.rule.period_seconds is not None:
+        added = [enqueued.job_id for enqueued in enqueue_for_period(connection, [first], jobs.keys())]
     else:
         added = [row[0] for row in enqueue_each_unique(connection, list(jobs.values()), jobs.keys())]
     add_search_keys(connection, {job_id: jobs[job_id].search_keys or {} for job_id in added})
@@ -172,37 +154,27 @@ def holders(connection: Connection, task_name: str, unique_keys: Collection[str]
     return dict(rows)
 
 
-def enqueue_for_period(
-    connection: Connection,
-    *,
-    calls: str,
-    period_seconds: float,
-    limits: Limits = (),
-    job_ids: Collection[int] = (),
-    **row: Any,
-) -> list[Enqueued]:
-    """Add those of `calls` whose keys have no open uniqueness window, and open one of `period_seconds` for each.
+def enqueue_for_period(connection: Connection, jobs: Sequence[NewJob], job_ids: Collection[int] = ()) -> list[Enqueued]:
+    """Add those of these jobs with one row whose keys have no open uniqueness window, and open one for each.
 
-    `calls` is a JSON array as for `enqueue_many_unique()`, with no key in it twice. A job with a null key is always
-    added. If an uncommitted transaction has just taken one of the keys, this function waits for its end.
+    No key is in `jobs` twice. A job without a key is always added. If an uncommitted transaction has just taken one of
+    the keys, this function waits for its end.
 
-    `job_ids` are the ids of the jobs, if they were drawn before. Return the new jobs in the order of `calls`.
+    `job_ids` are the ids of the jobs, if they were drawn before. Return the new jobs in the order of `jobs`.
     """
-    given = {"calls": calls, "limits": limits_as_json(limits), "period_seconds": period_seconds}
-    params = {**UNSET, **row, **given, "job_ids": statements.numbers(job_ids)}
+    given = {"calls": _calls(jobs), "period_seconds": jobs[0].rule.period_seconds}
+    params = {**_shared_params(jobs), **given, "job_ids": statements.numbers(job_ids)}
     return list(map(Enqueued._make, execute(connection, sql.unique.ENQUEUE_FOR_PERIOD, params)))
 
 
-def replace_for_period(
-    connection: Connection, *, calls: str, limits: Limits = (), has_steps: bool = False, **row: Any
-) -> list[tuple[Enqueued, str]]:
-    """Replace the calls of the jobs whose uniqueness windows have these keys, if the jobs are ready.
+def replace_for_period(connection: Connection, jobs: Sequence[NewJob]) -> list[tuple[Enqueued, str]]:
+    """Replace the calls of the jobs whose uniqueness windows have the keys of these jobs, if those are ready.
 
-    Return the replaced jobs and their keys. For `has_steps`, see `replace()`.
+    Return the replaced jobs and their keys.
     """
-    params: dict[str, Any] = {**UNSET, **row, "calls": calls, "limits": limits_as_json(limits)}
+    params = {**_shared_params(jobs), "calls": _calls(jobs)}
     params.pop("queue_name")  # the job stays in its queue
-    with _steps_removed(connection, has_steps=has_steps) as replaced:
+    with _steps_removed(connection, has_steps=jobs[0].rule.has_steps) as replaced:
         rows = execute(connection, sql.unique.REPLACE_FOR_PERIOD, params)
         replaced += [row[0] for row in rows]
     return [(Enqueued._make(columns[:4]), columns[4]) for columns in rows]

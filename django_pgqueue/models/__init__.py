@@ -16,8 +16,7 @@ from .audit import AuditedJob, AuditEntry
 from .batches import BatchRemoval, JobBatch
 from .breakers import BreakerCount, OpenBreaker
 from .dependencies import JobDependency
-from .execution_logs import ExecutionLog
-from .executions import Execution
+from .executions import Execution, ExecutionLog
 from .history import ArchivedJob
 from .installations import Installation
 from .jobs import DeadJob, Job, JobQuerySet

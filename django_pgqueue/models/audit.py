@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.db.fields import (
     MOST_COUNT,
     MOST_ID,
+    UNCHECKED,
     InstantField,
     IsJson,
     PlainJSONField,
@@ -99,10 +100,9 @@ class AuditedJob(models.Model):
         AuditEntry,
         db_column="audit_id",
         on_delete=models.CASCADE,
-        db_constraint=False,
-        db_index=False,
         related_name="jobs",
         verbose_name=_("audit entry"),
+        **UNCHECKED,
     )
     job_id = models.BigIntegerField(_("job"))
     """Not a foreign key, because the rows of an act that deletes jobs outlive the jobs."""

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.db.fields import (
     MOST_COUNT,
     MOST_ID,
+    UNCHECKED,
     InstantField,
     IsJson,
     OneOf,
@@ -47,13 +48,7 @@ class JobBatch(models.Model):
 
     description = models.TextField(_("description"), db_default="")
     parent = models.ForeignKey(
-        "self",
-        verbose_name=_("part of"),
-        null=True,
-        on_delete=models.DO_NOTHING,
-        related_name="nested",
-        db_constraint=False,
-        db_index=False,
+        "self", verbose_name=_("part of"), null=True, on_delete=models.DO_NOTHING, related_name="nested", **UNCHECKED
     )
     created_at = InstantField(_("created at"), db_default=Now())
     closed_at = InstantField(_("closed at"), null=True)

@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.db.fields import UNCHECKED
 from django_pgqueue.states import FailurePolicy
 
 from .jobs import Job
@@ -23,20 +24,10 @@ class JobDependency(models.Model):
 
     pk = models.CompositePrimaryKey("job_id", "needs_id")
     job = models.ForeignKey(
-        Job,
-        verbose_name=_("job"),
-        on_delete=models.CASCADE,
-        related_name="dependencies",
-        db_constraint=False,
-        db_index=False,
+        Job, verbose_name=_("job"), on_delete=models.CASCADE, related_name="dependencies", **UNCHECKED
     )
     needs = models.ForeignKey(
-        Job,
-        verbose_name=_("needs"),
-        on_delete=models.DO_NOTHING,
-        related_name="dependents",
-        db_constraint=False,
-        db_index=False,
+        Job, verbose_name=_("needs"), on_delete=models.DO_NOTHING, related_name="dependents", **UNCHECKED
     )
     policy = models.CharField(
         _("if the dependency fails"), max_length=12, choices=[(policy, policy) for policy in POLICIES]

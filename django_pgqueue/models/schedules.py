@@ -11,7 +11,15 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import MOST_COUNT, MOST_ID, InstantField, PlainJSONField, are_instants, are_numbers
+from django_pgqueue.db.fields import (
+    MOST_COUNT,
+    MOST_ID,
+    UNCHECKED,
+    InstantField,
+    PlainJSONField,
+    are_instants,
+    are_numbers,
+)
 
 
 class Origin(models.TextChoices):
@@ -109,12 +117,7 @@ class ScheduleRun(models.Model):
     """A tick of a schedule that was fired or skipped, and its job. The row keeps the tick from being fired again."""
 
     schedule = models.ForeignKey(
-        Schedule,
-        verbose_name=_("schedule"),
-        on_delete=models.DO_NOTHING,
-        related_name="runs",
-        db_constraint=False,
-        db_index=False,
+        Schedule, verbose_name=_("schedule"), on_delete=models.DO_NOTHING, related_name="runs", **UNCHECKED
     )
     tick_at = InstantField(_("tick"))
     fired_at = InstantField(_("fired at"), db_default=Now())

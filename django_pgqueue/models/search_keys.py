@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.db.fields import UNCHECKED
 from django_pgqueue.ground.search_text import MAX_LENGTH, MAX_NAME_LENGTH
 
 from .jobs import Job
@@ -18,12 +19,7 @@ class SearchKey(models.Model):
 
     pk = models.CompositePrimaryKey("job_id", "name")
     job = models.ForeignKey(
-        Job,
-        verbose_name=_("job"),
-        on_delete=models.CASCADE,
-        related_name="search_keys",
-        db_constraint=False,
-        db_index=False,
+        Job, verbose_name=_("job"), on_delete=models.CASCADE, related_name="search_keys", **UNCHECKED
     )
     name = models.CharField(_("name"), max_length=MAX_NAME_LENGTH, db_collation="C")
     value = models.CharField(_("value"), max_length=MAX_LENGTH, db_collation="C")

@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import MOST_ID, InstantField, IsJson, PlainJSONField, are_instants, aware
+from django_pgqueue.db.fields import MOST_ID, UNCHECKED, InstantField, IsJson, PlainJSONField, are_instants, aware
 from django_pgqueue.declared.steps import MAX_KEY_LENGTH, MAX_NAME_LENGTH
 from django_pgqueue.states import StepKind, StepState
 
@@ -26,14 +26,7 @@ class JobStep(models.Model):
     State = StepState
 
     pk = models.CompositePrimaryKey("job_id", "name")
-    job = models.ForeignKey(
-        Job,
-        verbose_name=_("job"),
-        on_delete=models.CASCADE,
-        related_name="steps",
-        db_constraint=False,
-        db_index=False,
-    )
+    job = models.ForeignKey(Job, verbose_name=_("job"), on_delete=models.CASCADE, related_name="steps", **UNCHECKED)
     name = models.CharField(_("name"), max_length=MAX_NAME_LENGTH, db_collation="C")
     position = models.FloatField(_("position"))
     """The order of the steps. A step that the code has gained between two stored ones gets a position between them."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from functools import partial
 from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
@@ -134,33 +135,25 @@ class UsingOptions(CallOptions, total=False):
 class Option(NamedTuple):
     """The declaration of an option, apart from its type."""
 
-    default: Any
-    check: Check | None
+    default: Any = None
+    check: Check | None = None
     """Checks each value except the default."""
-    parameters: tuple[str, ...]
+    parameters: tuple[str, ...] = ()
     """Parameters of the insert statements that carry the option."""
-    values: Callable[[Any], dict[str, Any]] | None
+    values: Callable[[Any], dict[str, Any]] | None = None
     """Returns these parameters for a value. None: there is one, with the option's name and value."""
-    is_backend_default: bool
+    is_backend_default: bool = False
     """Whether OPTIONS of a `django.tasks` backend can contain a default, with the name in capitals."""
-    is_header: bool
+    is_header: bool = False
     """Whether the job's headers carry the option, so that it needs neither a column nor a change of any statement."""
-    is_reset_by_none: bool
+    is_reset_by_none: bool = False
     """Whether None in `using()` resets the option. For all others None changes nothing, as in Django's framework."""
 
 
-def option(
-    check: Check | None = None,
-    *parameters: str,
-    default: Any = None,
-    values: Callable[[Any], dict[str, Any]] | None = None,
-    is_backend_default: bool = False,
-    is_header: bool = False,
-    is_reset_by_none: bool = False,
-) -> Any:
+def option(check: Check | None = None, *parameters: str, **others: Any) -> Any:
     """Return a dataclass field that declares an option; `Option` explains the arguments."""
-    declared = Option(default, check, parameters, values, is_backend_default, is_header, is_reset_by_none)
-    return field(default=default, metadata={"option": declared})
+    declared = Option(check=check, parameters=parameters, **others)
+    return field(default=declared.default, metadata={"option": declared})
 
 
 def _attempts(max_attempts: int | None) -> dict[str, Any]:
@@ -205,7 +198,7 @@ class SharedFields:
         validation.retention_problems, is_backend_default=True
     )
     store_result: bool = option(validation.flag_problems, default=True)
-    timeout: Duration | None = option(validation.timeout_problems, is_backend_default=True)
+    timeout: Duration | None = option(partial(validation.length_problems, "timeout"), is_backend_default=True)
     isolation: Isolation | None = option(validation.isolation_problems)
     keep_logs: KeepLogs | None = option(validation.keep_logs_problems)
     expires: RunAfter | None = option(
@@ -213,7 +206,7 @@ class SharedFields:
     )
     unique_key: UniqueKey | None = option(validation.unique_key_problems, is_reset_by_none=True)
     unique_while: UniqueWhile = option(validation.unique_while_problems, default=UNIQUE_WHILE[0])
-    on_conflict: OnConflict = option(validation.on_conflict_problems, default=ON_CONFLICT[0])
+    on_conflict: OnConflict = option(validation.choice_problems(ON_CONFLICT), default=ON_CONFLICT[0])
     limit: Limit | None = option(validation.limit_problems, is_reset_by_none=True)
     batch: BatchReference | None = option(batch_problems, "batch_id", values=_batch, is_reset_by_none=True)
     """Set by `using()`."""
@@ -235,7 +228,7 @@ class TaskFields(SharedFields):
     """Set by `using()`."""
     takes_context: bool = option(validation.flag_problems, default=False)
     database: str | DatabaseOf | None = option(validation.database_problems, is_reset_by_none=True)
-    on_missing: OnMissing = option(validation.on_missing_problems, default=ON_MISSING[0])
+    on_missing: OnMissing = option(validation.choice_problems(ON_MISSING), default=ON_MISSING[0])
     """Effect of a row that an argument names and that does not exist when an attempt begins: the job is dead, or
     cancelled, or the attempt fails like any other."""
     chunk: int | None = option(validation.number_problems(1, MAX_CHUNK))

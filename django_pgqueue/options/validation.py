@@ -6,7 +6,7 @@ a value gets the name of the option, for its messages, and yields one sentence p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import lru_cache, partial
@@ -174,13 +174,8 @@ def moment_problems(option: str, value: Any) -> Iterator[str]:
 
 def expiry_problems(option: str, value: Any) -> Iterator[str]:
     """Yield the problem of a time by which a job must start."""
-    check = moment_problems if isinstance(value, datetime) else partial(_length_problems, "expiry")
+    check = moment_problems if isinstance(value, datetime) else partial(length_problems, "expiry")
     yield from check(option, value)
-
-
-def timeout_problems(option: str, value: Any) -> Iterator[str]:
-    """Yield the problem of a timeout."""
-    yield from _length_problems("timeout", option, value)
 
 
 def chunk_wait_problems(option: str, value: Any) -> Iterator[str]:
@@ -194,7 +189,8 @@ def chunk_wait_problems(option: str, value: Any) -> Iterator[str]:
             yield f"{option} {value!r} must be at most {MAX_WAIT_SECONDS:g} seconds"
 
 
-def _length_problems(limit: str, option: str, value: Any) -> Iterator[str]:
+def length_problems(limit: str, option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of a duration that must be longer than 0. The message says that None means no `limit`."""
     try:
         is_positive = seconds(value) > 0
     except (TypeError, ValueError) as error:
@@ -225,16 +221,14 @@ def keep_logs_problems(option: str, value: Any) -> Iterator[str]:
         yield f"{option} must be one of {', '.join(LEVELS)}, or False, or None, not {value!r}"
 
 
-def on_conflict_problems(option: str, value: Any) -> Iterator[str]:
-    """Yield the problem of what a call does if another job has its key."""
-    if value not in ON_CONFLICT:
-        yield f"{option} must be one of {', '.join(ON_CONFLICT)}, not {value!r}"
+def choice_problems(choices: Sequence[str]) -> Check:
+    """Return a check for one of several words."""
 
+    def check(option: str, value: Any) -> Iterator[str]:
+        if value not in choices:
+            yield f"{option} must be one of {', '.join(choices)}, not {value!r}"
 
-def on_missing_problems(option: str, value: Any) -> Iterator[str]:
-    """Yield the problem of what an attempt does if a row that an argument names does not exist."""
-    if value not in ON_MISSING:
-        yield f"{option} must be one of {', '.join(ON_MISSING)}, not {value!r}"
+    return check
 
 
 def limit_problems(option: str, value: Any) -> Iterator[str]:

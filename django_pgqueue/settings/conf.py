@@ -192,9 +192,14 @@ def known_queues() -> Sequence[str] | None:
     return None
 
 
-def _clear_cache(*, setting: str, **kwargs: object) -> None:
-    if setting in {"PGQUEUE", "DATABASES"}:
-        get_settings.cache_clear()
+def clear_at_change(cached: Any, *settings: str) -> None:
+    """Clear the cache of a function when a test overrides `PGQUEUE` or one of these settings."""
+
+    def clear(*, setting: str, **kwargs: object) -> None:
+        if setting in ("PGQUEUE", *settings):
+            cached.cache_clear()
+
+    setting_changed.connect(clear, weak=False)
 
 
-setting_changed.connect(_clear_cache)
+clear_at_change(get_settings, "DATABASES")

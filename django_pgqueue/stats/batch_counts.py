@@ -1,6 +1,6 @@
 """Count the jobs of many batches by state with one bounded statement, and find the batches nested in one.
 
-The admin calls this module. `batch_progress` counts all jobs instead, for applications that need exact figures.
+The admin calls this module. `Batch.progress()` counts all jobs instead, for applications that need exact figures.
 """
 
 from __future__ import annotations

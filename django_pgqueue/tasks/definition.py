@@ -7,7 +7,7 @@ definition is immutable, and its options are always valid.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter
 from itertools import chain
@@ -231,9 +231,13 @@ def _option_problems(task: TaskDefinition) -> Iterator[str]:
 
 
 def _sensitive_problems(task: TaskDefinition) -> Iterator[str]:
-    for name, meant in unknown_names(task.sensitive, task.signature.parameters, takes_context=task.takes_context):
+    yield from _unknown_problems(task, "sensitive", task.sensitive)
+
+
+def _unknown_problems(task: TaskDefinition, option: str, names: Iterable[str]) -> Iterator[str]:
+    for name, meant in unknown_names(names, task.signature.parameters, takes_context=task.takes_context):
         hint = f"did you mean {meant!r}?" if meant else "name arguments of the function"
-        yield f"sensitive {name!r} is not an argument of the function: {hint}"
+        yield f"{option} {name!r} is not an argument of the function: {hint}"
 
 
 def _search_problems(task: TaskDefinition) -> Iterator[str]:
@@ -261,10 +265,8 @@ def _chunk_problems(task: TaskDefinition) -> Iterator[str]:
 
 def _stored_name_problems(task: TaskDefinition, option: str, kind: str, names: Sequence[str]) -> Iterator[str]:
     """Yield the problems of names of arguments whose values are stored a second time, as plain text."""
+    yield from _unknown_problems(task, option, names)
     parameters = task.signature.parameters
-    for name, meant in unknown_names(names, parameters, takes_context=task.takes_context):
-        hint = f"did you mean {meant!r}?" if meant else "name arguments of the function"
-        yield f"{option} {name!r} is not an argument of the function: {hint}"
     rest = next((each.name for each in parameters.values() if each.kind is each.VAR_KEYWORD), None)
     for name in names:
         if name in task.sensitive or (name not in parameters and rest in task.sensitive):

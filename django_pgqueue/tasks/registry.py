@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -182,6 +182,28 @@ def imported(path: str) -> Any:
     """
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
+
+
+def instantiated(setting: str, path: str, problems_of: Callable[[Any], Iterator[str]], *, shows_error: bool) -> Any:
+    """Return an instance of the class at a path that a setting names. `problems_of()` yields what is wrong with it.
+
+    `shows_error`: whether the message shows the error of the constructor, and not only its class.
+
+    Raises:
+        ImproperlyConfigured: The path cannot be imported, or its object is not a valid class.
+    """
+    named = f"PGQUEUE[{setting!r}] names {path!r}"
+    try:
+        found = imported(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ImproperlyConfigured(f"{named}, which cannot be imported: {error}") from error
+    for problem in problems_of(found):
+        raise ImproperlyConfigured(f"{named}: {problem}")
+    try:
+        return found()
+    except Exception as error:
+        reason = repr(error) if shows_error else type(error).__name__
+        raise ImproperlyConfigured(f"{named}, which cannot be instantiated: {reason}") from error
 
 
 def import_task_modules() -> None:

@@ -74,7 +74,7 @@ def wait(job: Job, timeout: Duration) -> Any:
             if _is_over(job, is_first=number == 1):
                 return _result(job)
             if number == LOOKS_ALONE and pause_seconds:
-                stack.enter_context(completion_listener.awaiting(_alias(job), job.pk, wakeup.set))
+                stack.enter_context(completion_listener.awaiting(job.write_alias, job.pk, wakeup.set))
             wakeup.wait(pause_seconds)
             wakeup.clear()  # before the poll: a later notification ends the next interval; after it, it would be lost
     raise _timed_out(job, timeout)
@@ -97,7 +97,7 @@ async def await_result(job: Job, timeout: Duration) -> Any:
             if await is_over(job, is_first=number == 1):
                 return await result(job)
             if number == LOOKS_ALONE and pause_seconds:
-                stack.enter_context(completion_listener.awaiting(_alias(job), job.pk, wake))
+                stack.enter_context(completion_listener.awaiting(job.write_alias, job.pk, wake))
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_seconds):
                     await wakeup.wait()
@@ -120,7 +120,7 @@ def _pauses(job: Job, timeout_seconds: float) -> Iterator[float]:
 
 def _is_over(job: Job, *, is_first: bool) -> bool:
     """Return whether a job is finished, and refresh it if so. On the first poll, raise if waiting cannot succeed."""
-    alias = _alias(job)
+    alias = job.write_alias  # a replica lags behind and receives no notifications
     state = type(job).objects.using(alias).filter(pk=job.pk).values_list("state", flat=True).first()
     if state is None:
         raise _gone(job)
@@ -133,11 +133,6 @@ def _is_over(job: Job, *, is_first: bool) -> bool:
     except type(job).DoesNotExist:
         raise _gone(job) from None
     return job.state in FINISHED  # an operator can have retried the job between the two queries
-
-
-def _alias(job: Job) -> str:
-    """Return the alias that the job is written to. A replica lags behind and receives no notifications."""
-    return job.write_alias
 
 
 def _refuse_useless_wait(job: Job, connection: BaseDatabaseWrapper) -> None:
@@ -174,7 +169,7 @@ def _result(job: Job) -> Any:
     """Return the result of a finished and refreshed job, or raise its error."""
     if job.state == State.SUCCEEDED:
         return return_value(job)
-    last = job.executions.using(_alias(job)).order_by("-id").values_list("outcome", "exception_class", "error")
+    last = job.executions.using(job.write_alias).order_by("-id").values_list("outcome", "exception_class", "error")
     outcome, exception_class, error = last.first() or ("", "", "")
     cancelled = job.state == State.CANCELLED
     if cancelled and outcome in UNCOUNTED:  # it was cancelled afterwards, while it slept or was released

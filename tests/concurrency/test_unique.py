@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from django_pgqueue import sql
@@ -125,8 +123,7 @@ def replaces_one(connection, call: str):
 
 
 def replaces_many(connection, call: str):
-    calls = f'[{{"key": "{KEY}", "call": {call}}}]'
-    return unique.enqueue_many_unique(connection, calls=calls, ready_only=False, replace=True, **helpers.UNIQUE_CALL)
+    return unique.enqueue_many_unique(connection, [helpers.unique_job(KEY, call, on_conflict="replace")])
 
 
 of_both_kinds = pytest.mark.parametrize("replace", [replaces_one, replaces_many])
@@ -283,9 +280,9 @@ def test_retry_key_being_enqueued_waits_for_its_outcome(engine, second, watcher,
 
 
 def many(engine, *keys, replace=False):
-    calls = json.dumps([{"key": key, "call": {"args": [], "kwargs": {}}} for key in keys])
-    row = {"task_name": helpers.NOOP, "queue_name": "default", "priority": 0, "max_attempts": 1, "run_after": None}
-    return unique.enqueue_many_unique(engine, calls=calls, delay_seconds=0.0, ready_only=False, replace=replace, **row)
+    on_conflict = "replace" if replace else "skip"
+    jobs = [helpers.unique_job(key, on_conflict=on_conflict, max_attempts=1) for key in keys]
+    return unique.enqueue_many_unique(engine, jobs)
 
 
 def test_enqueue_many_taken_or_repeated_keys_are_skipped(engine):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter, countOf
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.declared.steps import FOREVER_SECONDS
@@ -24,14 +24,15 @@ from django_pgqueue.lifecycle.completions import SUCCEEDED
 from django_pgqueue.lifecycle.execute import Refused
 from django_pgqueue.lifecycle.types import (
     Cancelled,
-    ExecutionKey,
+    Claimed,
     Failed,
+    OpenExecution,
     Released,
     Succeeded,
     TransitionResult,
     TransitionStatus,
 )
-from django_pgqueue.reactions import ExecutionInfo, JobTransition, Reactions, ended
+from django_pgqueue.reactions import JobTransition, Reactions, ended
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.atomic import NoTransaction
 from django_pgqueue.worker.execution.job_events import FOREGROUND
@@ -288,11 +289,8 @@ WRITERS: Final[dict[Ending, Writer]] = {
 }
 
 
-class Releasable(ExecutionInfo, Protocol):
-    """A claimed job, or an open execution as the database reports it."""
-
-    @property
-    def key(self) -> ExecutionKey: ...
+Releasable = Claimed | OpenExecution
+"""A claimed job, or an open execution as the database reports it."""
 
 
 def release_executions(

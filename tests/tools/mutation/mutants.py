@@ -299,9 +299,9 @@ PERIODS = of_tests(
     ),
     Mutant(
         "a throttled call changes nothing",
-        'if not added and uniqueness.on_conflict == "replace":',
+        "if not added and replaces:",
         "if False:",
-        inside="_add_one_for_period",
+        inside="_add_one",
     ),
 )
 PAUSES = of_tests(
@@ -566,8 +566,8 @@ AROUND = of_tests(
     Mutant("what is swallowed is gone", "(raised is None or is_final)", "is_final", inside="_raise_final"),
     Mutant(
         "the last is outermost",
-        "for path in get_settings().MIDDLEWARE]",
-        "for path in get_settings().MIDDLEWARE[::-1]]",
+        "paths = get_settings().MIDDLEWARE",
+        "paths = get_settings().MIDDLEWARE[::-1]",
         inside="middleware.chain",
     ),
     Mutant("a task's own headers are changed", "dict(task.headers or {})", "(task.headers or {})", inside="row_of"),

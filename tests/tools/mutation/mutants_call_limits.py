@@ -20,9 +20,9 @@ CALL_LIMITS = [
     ),
     *of_tests(
         ("tests/test_call_limits.py",),
-        Mutant("the function's default is not used", "**defaults, **kwargs", "**kwargs", inside="_formatted"),
+        Mutant("the function's default is not used", "{**defaults, **_by_name", "{**_by_name", inside="_formatted"),
         Mutant("a weight is not checked", "in weight_problems(limit, weight)", "in ()", inside="_weight_of"),
-        Mutant("a key is not checked", "in key_problems(key)", "in ()", inside="call_limits._key_of"),
+        Mutant("a key is not checked", "in key_problems(key)", "in ()", inside="_limit_key_of"),
         Mutant(
             "enqueue_many() writes no limits",
             "self.has_limit_key or self.unique_key",

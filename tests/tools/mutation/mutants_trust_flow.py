@@ -122,7 +122,7 @@ TRUST_FLOW = [
         "a command or an action revives the first job of a key",
         old="superseded.add(earlier)",
         new="superseded.add(job_id)",
-        inside="operations_link.superseded_ids",
+        inside="superseded_ids",
         tests=("tests/test_changed_jobs.py", "tests/admin/test_job_actions.py"),
     ),
     Mutant(

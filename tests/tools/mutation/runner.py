@@ -293,7 +293,7 @@ MUTANTS = [
     ),
     Mutant(
         "one job's act does not insist",
-        "if waiting and time.monotonic() > deadline:",
+        "if waiting and not wait.sleep():",
         "if waiting:",
         inside="_repeat_while_locked",
     ),

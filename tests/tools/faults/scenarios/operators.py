@@ -70,7 +70,7 @@ def bulk_inserts_meet(run: Run) -> str:
 
 def enqueue_all(connection: Any, keys: list[str]) -> int:
     """Enqueue a job for each free key, in one transaction; return how many were added."""
-    calls = json.dumps([{"key": key, "call": {"args": [], "kwargs": {"key": key}}} for key in keys])
-    options: dict[str, Any] = {**helpers.UNIQUE_CALL, "task_name": KEYED}
+    calls = {key: json.dumps({"args": [], "kwargs": {"key": key}}) for key in keys}
+    jobs = [helpers.unique_job(key, call, task_name=KEYED) for key, call in calls.items()]
     with connection.transaction():
-        return len(unique.enqueue_many_unique(connection, calls=calls, ready_only=False, replace=False, **options))
+        return len(unique.enqueue_many_unique(connection, jobs))
