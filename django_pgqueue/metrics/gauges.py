@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from django.db import Error
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_pgqueue import stats
 from django_pgqueue.db.statements import execute
@@ -21,9 +22,6 @@ from django_pgqueue.stats.alias import connection_of
 from django_pgqueue.stats.suspended import BatchFigures, SuspendedJobs, batch_figures, suspended_jobs, unreceived_events
 from django_pgqueue.stats.unread import Figures, read_each
 from django_pgqueue.tasks import registry
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
 
 logger = logging.getLogger("django_pgqueue.metrics")
 

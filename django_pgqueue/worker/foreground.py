@@ -11,17 +11,20 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psycopg
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.ends.end_checks import EndChecks
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import event, job_event
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.reactions import JobTransition, after_application
 from django_pgqueue.states import State
 from django_pgqueue.tasks import registry
@@ -34,15 +37,8 @@ from .execution.chunk_attempt import attempt_of
 from .execution.error_text import is_a, log_exception
 from .execution.job_events import FOREGROUND
 from .execution.log_recorder import recorder
+from .execution.report import Report
 from .foreground_claim import claim_at_enqueue
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
-
-    from django_pgqueue.db.statements import Connection
-    from django_pgqueue.lifecycle.types import Claimed
-
-    from .execution.report import Report
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from .many_lanes.shared_scans import SharedScans
-
+from .many_lanes.shared_scans import SharedScans
 
 FACTOR: Final = 10
 PATIENT_FACTOR: Final = 50

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from django.db import DatabaseError
@@ -23,14 +23,11 @@ from django_pgqueue.db.errors import TRANSIENT, message_without_detail
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.job_log import HALF_LINES, LogBuffer, RecordedLine
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import completions, execute, logs
 from django_pgqueue.lifecycle.logs import KeptLog
 from django_pgqueue.lifecycle.types import ExecutionKey, Noted, TransitionStatus
 from django_pgqueue.worker.runtime.outages import outage_log
-
-if TYPE_CHECKING:
-    from django_pgqueue.ground.progress import Progress
-
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -18,18 +18,16 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from django_pgqueue.ground import log_events
+from django_pgqueue.signals import WorkerSignal
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.job_events import log_failure
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.process_info import call_here
 
 from .receivers import Call, Delivery, PendingCalls, calls_of, contained, identity
-
-if TYPE_CHECKING:
-    from django_pgqueue.signals import WorkerSignal
 
 T = TypeVar("T")
 logger = logging.getLogger("django_pgqueue.worker")

@@ -16,17 +16,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 from django.db import connections
 
 from django_pgqueue import middleware
+from django_pgqueue.arguments.plan import CallArguments
 from django_pgqueue.declared.chunks import Chunk, ChunkJob, results_of
 from django_pgqueue.exceptions import Cancel, Dead, ResultNotStored
 from django_pgqueue.ground.endings import SUCCESSES, Ending
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.signals import job_started
 from django_pgqueue.tasks.context import TaskContext
+from django_pgqueue.tasks.definition import TaskDefinition
 from django_pgqueue.tasks.redaction import hidden_from_reports
 
 from . import stored_values
@@ -34,17 +37,9 @@ from .attempt import Attempt
 from .attempt_plan import AttemptPlan, plan_of
 from .failure import report_of
 from .job_events import IN_JOB_THREAD, start_of
-from .report import EXPIRED, Report, binds, encoded_result, for_each_job, success_ending
+from .report import EXPIRED, ProgressSink, Report, binds, encoded_result, for_each_job, success_ending
+from .steps.runner import AttemptSteps
 from .stored_values import DoesNotFit, arguments_with_results, read_call
-
-if TYPE_CHECKING:
-    from django_pgqueue.arguments.plan import CallArguments
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.tasks.definition import TaskDefinition
-
-    from .report import ProgressSink
-    from .steps.runner import AttemptSteps
-
 
 UNDONE: Final = "the call is undone, because the result of another job of its chunk cannot be stored"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from django_pgqueue.declared.steps import StepsChanged, Suspended
 from django_pgqueue.exceptions import (
@@ -22,20 +22,16 @@ from django_pgqueue.exceptions import (
     Throttled,
 )
 from django_pgqueue.ground.endings import Ending
+from django_pgqueue.lifecycle.types import Claimed
+from django_pgqueue.tasks.definition import TaskDefinition
 
 from . import error_text, retry_policy
 from .atomic import NoTransaction
 from .error_text import is_a
 from .report import STOPS, Report, last_resort, recorded_class
+from .steps.runner import AttemptSteps
 from .stored_values import DependencyUnfinished, DoesNotFit
 from .timeouts import CANCELLED, timeout_of
-
-if TYPE_CHECKING:
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.tasks.definition import TaskDefinition
-
-    from .steps.runner import AttemptSteps
-
 
 POSTPONED_SECONDS: Final = 1.0
 """When a postponed job is due again at the earliest, so that it is not claimed again before it waits."""

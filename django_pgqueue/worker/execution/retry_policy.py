@@ -7,23 +7,20 @@ It runs the application's backoff function, and falls back to the default backof
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.db import DEFAULT_DB_ALIAS
 
 from django_pgqueue.declared.retry import DEFAULT_BACKOFF
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle.types import OpenExecution
+from django_pgqueue.lifecycle.types import Claimed, OpenExecution
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.context import TaskContext
+from django_pgqueue.tasks.definition import TaskDefinition
 from django_pgqueue.worker.runtime.time_limit import call_in_time
 
 from . import error_text
-
-if TYPE_CHECKING:
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.tasks.definition import TaskDefinition
 
 BACKOFF_SECONDS: Final = 2.0
 """How long an engine thread waits for an application's backoff function."""

@@ -6,18 +6,16 @@ The slots call this when they abandon a job, because the attempt itself may neve
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from django_pgqueue.exceptions import TaskTimeout
 from django_pgqueue.ground.endings import Ending
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
 
 from . import error_text, retry_policy
 from .report import Report, for_each_job
-
-if TYPE_CHECKING:
-    from django_pgqueue.lifecycle.types import Claimed
 
 CANCELLED: Final = "stopped while it ran because the job was cancelled"
 

@@ -9,25 +9,20 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Set as AbstractSet
+from typing import Final
 
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import job_event
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.worker.execution import retry_policy
-from django_pgqueue.worker.execution.report import Report, for_each_job
+from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
+from django_pgqueue.worker.execution.report import ProgressSink, Report, for_each_job
 from django_pgqueue.worker.execution.timeouts import CANCELLED, given_up
 from django_pgqueue.worker.runtime.process_info import exit_code_text
 
 from .isolated_process import IsolatedProcessDied, IsolatedProcessKilled
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
-    from django_pgqueue.worker.execution.report import ProgressSink
-
-    from .slot_process import SlotProcess
+from .slot_process import SlotProcess
 
 logger = logging.getLogger("django_pgqueue.worker")
 

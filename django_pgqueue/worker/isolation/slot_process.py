@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from django_pgqueue.worker.runtime.exit_functions import EXIT_SECONDS
 
-if TYPE_CHECKING:
-    from .fork_server import ForkServer
-    from .isolated_process import IsolatedProcess
-
+from .fork_server import ForkServer
+from .isolated_process import IsolatedProcess
 
 LIMIT_SECONDS: Final = EXIT_SECONDS + 1.0
 """An isolated process limits its exit functions itself. A process that takes longer than this is killed."""

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
-    from django_pgqueue.worker.execution.report import ProgressSink, Report
+from django_pgqueue.lifecycle.types import Claimed
+from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
+from django_pgqueue.worker.execution.report import ProgressSink, Report
 
-    from .inflight import InFlight, JobQueue
+from .inflight import InFlight, JobQueue
 
 
 class WaitingAttempt(Protocol):

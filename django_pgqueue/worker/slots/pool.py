@@ -16,32 +16,26 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from django_pgqueue.ground.endings import NOT_COUNTED
 from django_pgqueue.ground.log_events import event, job_event
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.attempt_plan import AttemptPlans
-from django_pgqueue.worker.execution.report import Report, last_resort, released
+from django_pgqueue.worker.execution.report import ProgressSink, Report, last_resort, released
+from django_pgqueue.worker.isolation.fork_server import ForkServer
 from django_pgqueue.worker.isolation.slot_process import EndingProcesses, SlotProcess
-from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE
+from django_pgqueue.worker.options import Options
+from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE, ProcessState
 
 from .deadlines import Deadlines
 from .event_loop import LoopSlots
-from .inflight import InFlight, JobQueue, Running
+from .host import WaitingAttempt
+from .inflight import InFlight, JobQueue, QueuedJob, Running
 from .loops import Loops
 from .thread_slot import ThreadSlot
-
-if TYPE_CHECKING:
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.worker.execution.report import ProgressSink
-    from django_pgqueue.worker.isolation.fork_server import ForkServer
-    from django_pgqueue.worker.options import Options
-    from django_pgqueue.worker.runtime.shared_memory import ProcessState
-
-    from .host import WaitingAttempt
-    from .inflight import QueuedJob
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -15,11 +15,10 @@ from __future__ import annotations
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from django_pgqueue.ground.served_queues import ServedQueues
-    from django_pgqueue.lifecycle.types import Claimed
+from django_pgqueue.ground.served_queues import ServedQueues
+from django_pgqueue.lifecycle.types import Claimed
 
 UNLIMITED: Final = sys.maxsize
 

@@ -13,36 +13,31 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from contextvars import Context
 from queue import Empty
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
 from django_pgqueue.ground.log_events import job_event
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
 from django_pgqueue.worker.execution.chunk_attempt import planned_attempt
-from django_pgqueue.worker.execution.report import STOPS, last_resort
+from django_pgqueue.worker.execution.report import STOPS, Report, last_resort
 from django_pgqueue.worker.execution.timeouts import given_up
 from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
+from django_pgqueue.worker.isolation.slot_process import SlotProcess
 from django_pgqueue.worker.runtime import django_connections
 
 from . import query_cancel
 from .deadlines import RETRY_SECONDS
+from .host import SlotHost
+from .inflight import QueuedJob
 from .interruption import begin_time_slice, may_interrupt
 from .stacks import stack_of_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from collections.abc import Set as AbstractSet
-
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
-    from django_pgqueue.worker.execution.report import Report
-    from django_pgqueue.worker.isolation.slot_process import SlotProcess
-
-    from .host import SlotHost
-    from .inflight import QueuedJob
 
 logger = logging.getLogger("django_pgqueue.worker")
 
