@@ -96,7 +96,7 @@ def write(connection: Connection, report: Report, notes: Notes) -> list[ReadyJob
 
 def _write_one(connection: Connection, report: Report, notes: Notes) -> None:
     if report.ending is Ending.DISCARDED:
-        notes.logs.discard(report.claimed.key)
+        notes.logs.pop(report.claimed.key, None)
     deadline = time.monotonic() + LOCKED_SECONDS
     while notes.write(connection, [report.claimed.key]) or _is_locked(connection, report):
         if time.monotonic() > deadline:
