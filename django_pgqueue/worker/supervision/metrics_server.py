@@ -13,8 +13,7 @@ from functools import partial
 from typing import Final
 
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.worker.monitoring.metrics_process import main
-from django_pgqueue.worker.monitoring.queue_figures import ReadQueues
+from django_pgqueue.worker.monitoring.metrics_process import ReadQueues, main
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.health_report import HealthReport
 
