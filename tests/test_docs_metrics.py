@@ -22,8 +22,7 @@ from django_pgqueue.worker.monitoring.http_server import HttpServer
 from django_pgqueue.worker.monitoring.metrics import METRICS
 from django_pgqueue.worker.monitoring.metrics_process import Pages
 from django_pgqueue.worker.runtime import health_report
-from django_pgqueue.worker.runtime.count_memory import DURATIONS, EXIT_REASONS, JOB_ROWS, OUTCOMES, STATEMENT_ROWS
-from django_pgqueue.worker.runtime.counts import MEASURED
+from django_pgqueue.worker.runtime.counts import DURATIONS, EXIT_REASONS, JOB_ROWS, MEASURED, OUTCOMES, STATEMENT_ROWS
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.shared_memory import lease_clock
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory

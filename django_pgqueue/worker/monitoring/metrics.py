@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from django_pgqueue import __version__
 from django_pgqueue.ground.prometheus import Family, Histogram, Kind
 from django_pgqueue.ground.readings import DATABASE
-from django_pgqueue.worker.runtime.count_memory import (
+from django_pgqueue.worker.runtime.counts import (
     CLAIMS_AT,
     COMPLETIONS_AT,
     DURATIONS,
@@ -215,7 +215,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         ("version",),
     ),
 )
-"""Every metric of the port. Labels are bounded: see `count_memory`."""
+"""Every metric of the port. Labels are bounded: see `CountTable`."""
 
 
 def families(report: HealthReport) -> Iterator[Family]:
