@@ -28,7 +28,7 @@ from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle.limits import KeyResult
 from django_pgqueue.lifecycle.types import Claimed, Lane
 from django_pgqueue.settings.conf import get_settings
-from django_pgqueue.worker.claiming.many_lanes.later_lanes import LaterLanes
+from django_pgqueue.worker.claiming.many_lanes.lane_walk import LaterLanes
 from django_pgqueue.worker.claiming.next_scan import Pacing
 
 from .due_keys import DueKeys, KeyWait, Waits
