@@ -17,8 +17,8 @@ from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.error_text import MAX_CLASS_CHARACTERS, MAX_ERROR_CHARACTERS, class_path, storable
+from django_pgqueue.worker.execution.failure import CANCELLED
 from django_pgqueue.worker.execution.report import Report
-from django_pgqueue.worker.execution.timeouts import CANCELLED
 
 from .request_fields import Fields
 from .transitions import unknown_here

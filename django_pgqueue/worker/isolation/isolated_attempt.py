@@ -17,8 +17,8 @@ from django_pgqueue.ground.log_events import job_event
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
+from django_pgqueue.worker.execution.failure import CANCELLED, given_up
 from django_pgqueue.worker.execution.report import ProgressSink, Report, for_each_job
-from django_pgqueue.worker.execution.timeouts import CANCELLED, given_up
 from django_pgqueue.worker.runtime.process_info import exit_code_text
 
 from .isolated_process import IsolatedProcessDied, IsolatedProcessKilled

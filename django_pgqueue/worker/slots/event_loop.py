@@ -30,8 +30,8 @@ from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
 from django_pgqueue.worker.execution.chunk_attempt import planned_attempt
+from django_pgqueue.worker.execution.failure import given_up
 from django_pgqueue.worker.execution.report import Report, released
-from django_pgqueue.worker.execution.timeouts import given_up
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.django_connections import uses
 
