@@ -45,7 +45,7 @@ from .slots.inflight import InFlight
 from .slots.leaks import LeakDetector
 from .slots.pool import Pool
 from .slots.queue_slots import QueueSlots
-from .stopping.last_writes import LastWrites
+from .stopping import LastWrites
 
 
 class Services:

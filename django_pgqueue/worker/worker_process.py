@@ -1,6 +1,6 @@
 """One worker process: run its services, and stop them in the right order. The supervisor calls `main()`.
 
-Stop order, which ensures that no job runs in two processes at once (see `stopping.running_jobs`):
+Stop order, which ensures that no job runs in two processes at once (see `stopping`):
 
 1. The fetcher stops claiming and releases the prefetched jobs.
 2. The slots finish their jobs within the grace period.
@@ -32,7 +32,7 @@ from django_pgqueue.worker.runtime.exit_functions import EXIT_SECONDS, forget_in
 from django_pgqueue.worker.runtime.process_info import resident_mib
 from django_pgqueue.worker.runtime.process_signals import survive_signals
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
-from django_pgqueue.worker.stopping.running_jobs import end_running_jobs
+from django_pgqueue.worker.stopping import end_running_jobs
 
 from .claiming.limited.allowance import Allowance
 from .claiming.many_lanes.shared_scans import SharedScans
