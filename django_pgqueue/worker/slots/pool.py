@@ -26,7 +26,7 @@ from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.attempt_plan import AttemptPlans
 from django_pgqueue.worker.execution.report import ProgressSink, Report, last_resort, released
 from django_pgqueue.worker.isolation.fork_server import ForkServer
-from django_pgqueue.worker.isolation.slot_process import EndingProcesses, SlotProcess
+from django_pgqueue.worker.isolation.isolated_attempt import EndingProcesses, SlotProcess
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE, ProcessState
 

@@ -28,8 +28,7 @@ from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
 from django_pgqueue.worker.execution.chunk_attempt import planned_attempt
 from django_pgqueue.worker.execution.failure import given_up
 from django_pgqueue.worker.execution.report import STOPS, Report, last_resort
-from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
-from django_pgqueue.worker.isolation.slot_process import SlotProcess
+from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt, SlotProcess
 from django_pgqueue.worker.runtime import django_connections
 
 from . import query_cancel
