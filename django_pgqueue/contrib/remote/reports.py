@@ -71,7 +71,7 @@ def _retry_delay(alias: str, job: Claimed, report: Report, wanted_seconds: float
     if wanted_seconds is not None:
         return None if job.attempt >= job.max_attempts else wanted_seconds
     if report.ending is Ending.CRASHED:
-        return retry_policy.delay_after_crash(retry_policy.as_open_execution(job), alias=alias)
+        return retry_policy.delay_after_crash(job, alias=alias)
     return retry_policy.delay_after_failure(job, None, alias=alias, in_time=True)
 
 

@@ -216,8 +216,7 @@ class IsolatedAttempt:
         how = "its exit status is unknown" if status is None else exit_code_text(os.waitstatus_to_exitcode(status))
         report = self._report(Ending.CRASHED, f"the job's isolated process died ({how})")
         for each in (report, *report.others):
-            crashed = retry_policy.as_open_execution(each.claimed)
-            each.delay_seconds = retry_policy.delay_after_crash(crashed, alias=self.alias)
+            each.delay_seconds = retry_policy.delay_after_crash(each.claimed, alias=self.alias)
         return report
 
     def _report_without_process(self, error: OSError) -> Report:

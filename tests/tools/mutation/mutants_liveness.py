@@ -167,13 +167,13 @@ LIVENESS = [
                 "a backoff may exit",
                 "    except BaseException as error:  # noqa: BLE001 -- the backoff is",
                 "    except Exception as error:  # noqa: BLE001 -- the backoff is",
-                inside="retry_policy._delay",
+                inside="delay_after_failure",
             ),
             Mutant(
                 "a backoff may hang",
                 "if in_time and calls_application:",
                 "if False:",
-                inside="retry_policy._delay",
+                inside="delay_after_failure",
             ),
             Mutant(
                 "calls that hang are not bounded",
