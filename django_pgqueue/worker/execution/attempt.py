@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
@@ -21,7 +21,7 @@ from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.signals import job_started
-from django_pgqueue.tasks.context import ProgressReporter, TaskContext, running_database, running_job
+from django_pgqueue.tasks.context import TaskContext, running_database, running_job
 from django_pgqueue.tasks.definition import TaskDefinition
 from django_pgqueue.tasks.redaction import hidden_from_reports
 from django_pgqueue.worker.runtime.process_info import call_here, end_copy, forks
@@ -321,19 +321,7 @@ class Attempt:
         self.notes.note(self.claimed.key, progress)
 
 
-class StartingAttempt(ProgressReporter, Protocol):
-    """An attempt that has found its task."""
-
-    claimed: Claimed
-    alias: str
-    task: TaskDefinition
-    steps: AttemptSteps | None
-    outer_blocks: int
-
-    def was_asked(self) -> bool: ...
-
-
-def context_of(attempt: StartingAttempt, headers: Mapping[str, Any]) -> TaskContext:
+def context_of(attempt: Attempt, headers: Mapping[str, Any]) -> TaskContext:
     """Return the context of an attempt. A task with a context can use steps."""
     claimed, task = attempt.claimed, attempt.task
     if task.takes_context:

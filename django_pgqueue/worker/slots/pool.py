@@ -32,7 +32,7 @@ from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE, ProcessState
 
 from .deadlines import Deadlines
 from .event_loop import LoopSlots
-from .host import WaitingAttempt
+from .host import AnyAttempt
 from .inflight import InFlight, JobQueue, QueuedJob, Running
 from .loops import Loops
 from .thread_slot import ThreadSlot
@@ -110,7 +110,7 @@ class Pool:
         if to_loop:
             self.loops.submit(to_loop)
 
-    def started(self, attempt: WaitingAttempt, slot: int) -> None:
+    def started(self, attempt: AnyAttempt, slot: int) -> None:
         """Record in shared memory that an attempt starts, and watch its timeout if it runs in this process."""
         claimed = attempt.claimed
         timeout_seconds = attempt.plan.timeout_seconds

@@ -33,7 +33,7 @@ from django_pgqueue.worker.runtime import django_connections
 
 from . import query_cancel
 from .deadlines import RETRY_SECONDS
-from .host import SlotHost
+from .host import AnyAttempt, SlotHost
 from .inflight import QueuedJob
 from .interruption import begin_time_slice, may_interrupt
 from .stacks import stack_of_thread
@@ -53,7 +53,7 @@ class ThreadSlot(threading.Thread):
         self.host = host
         self.slot = slot
         self.process = process
-        self.attempt: Attempt | IsolatedAttempt | None = None
+        self.attempt: AnyAttempt | None = None
         self._given_up = False
         self._context = Context()
         self._connections: Sequence[object] = ()
@@ -145,7 +145,7 @@ class ThreadSlot(threading.Thread):
                 return True
             if not self._raise_in_thread(exception):
                 return False
-            attempt: Attempt | IsolatedAttempt = self.attempt  # type: ignore[assignment]  # it runs
+            attempt: AnyAttempt = self.attempt  # type: ignore[assignment]  # it runs
             if exception is TaskTimeout:
                 attempt.time_out()
             else:
@@ -216,13 +216,13 @@ class ThreadSlot(threading.Thread):
             return
         self.host.finished(report, self.slot)
 
-    def _attempt(self, claimed: Claimed, plan: AttemptPlan) -> Attempt | IsolatedAttempt:
+    def _attempt(self, claimed: Claimed, plan: AttemptPlan) -> AnyAttempt:
         """Return an attempt in this thread, or in an isolated process: by the plan, or after a crash."""
         if plan.is_isolated or claimed.isolated:
             return IsolatedAttempt(plan, claimed, self.host.alias, self.process, self.host.notes)
         return planned_attempt(plan, claimed, self.host.alias, self.host.notes)
 
-    def _guarded(self, attempt: Attempt | IsolatedAttempt) -> Report:
+    def _guarded(self, attempt: AnyAttempt) -> Report:
         """Run an attempt and return its first report. Catch the exceptions that other threads raise at any moment."""
         reports: list[Report] = []
         try:
@@ -253,7 +253,7 @@ class ThreadSlot(threading.Thread):
         with self._guard:
             self.attempt = None
 
-    def _clean_up(self, attempt: Attempt | IsolatedAttempt) -> None:
+    def _clean_up(self, attempt: AnyAttempt) -> None:
         try:
             if attempt.interrupted or attempt.timed_out or attempt.cancelled:
                 # The exception may have interrupted the database driver in the middle of an operation.
