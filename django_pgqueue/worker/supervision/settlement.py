@@ -39,6 +39,7 @@ from django_pgqueue.worker.runtime.exit_functions import forget_inherited_proces
 from django_pgqueue.worker.runtime.outages import outage_log
 
 from .heartbeat import ChildProcess
+from .helper_process import Fork
 from .open_executions import settle
 from .watchdog import kill
 
@@ -103,7 +104,7 @@ class Settlement:
         fork: Runs a function in a new process with a given name, and returns its pid.
     """
 
-    def __init__(self, link: Link, fork: Callable[[Callable[[], NoReturn], bytes], int]) -> None:
+    def __init__(self, link: Link, fork: Fork) -> None:
         self.link = link
         self.ended: list[ChildProcess] = []
         """Worker processes that have ended and may have left executions open."""
