@@ -102,10 +102,7 @@ class _Due:
 
 
 def fire_all(
-    connection: Connection,
-    schedules: Iterable[Scheduled],
-    application: job_options.Application,
-    contain: Containing,
+    connection: Connection, schedules: Iterable[Scheduled], application: job_options.Application, contain: Containing
 ) -> float:
     """Fire the due ticks of schedules, the oldest first, for `TURN_SECONDS` at most.
 

@@ -179,11 +179,5 @@ def _statement_for(execution: OpenExecution) -> str:
 
 def _crash(execution: OpenExecution, result: TransitionResult) -> JobTransition:
     return ended(
-        execution,
-        result,
-        Ending.CRASHED,
-        is_due=True,
-        error=RESCUED,
-        is_rescued=True,
-        limit_key=execution.limit_key,
+        execution, result, Ending.CRASHED, is_due=True, error=RESCUED, is_rescued=True, limit_key=execution.limit_key
     )

@@ -163,19 +163,9 @@ METRICS: Final[tuple[Metric, ...]] = (
         _one(lambda totals: totals.histogram(SCHEDULES_AT, DURATIONS)),
     ),
     Metric(
-        "pgqueue_statements",
-        "counter",
-        "Statements on the worker's own connections.",
-        _statements(0),
-        ("statement",),
+        "pgqueue_statements", "counter", "Statements on the worker's own connections.", _statements(0), ("statement",)
     ),
-    Metric(
-        "pgqueue_statement_seconds",
-        "counter",
-        "Time that these statements took.",
-        _statements(1),
-        ("statement",),
-    ),
+    Metric("pgqueue_statement_seconds", "counter", "Time that these statements took.", _statements(1), ("statement",)),
     Metric("pgqueue_process_ends", "counter", "Worker processes that ended, by reason.", _ends, ("reason",)),
     Metric("pgqueue_processes", "gauge", "Worker processes that live.", _sum(lambda process: 1)),
     Metric(

@@ -47,11 +47,7 @@ class MetricsServer:
     """
 
     def __init__(
-        self,
-        fork: Fork,
-        listener: socket.socket | None,
-        report: HealthReport,
-        read_queue: ReadQueues | None = None,
+        self, fork: Fork, listener: socket.socket | None, report: HealthReport, read_queue: ReadQueues | None = None
     ) -> None:
         self._process = HelperProcess(fork, NAME)
         self._socket = listener
