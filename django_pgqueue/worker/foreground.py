@@ -157,13 +157,8 @@ def run_at_enqueue(sender: str, job_id: int, database: str, **_: Any) -> None:
 def _run_if_admitted(task_name: str, job_id: int, database: str) -> list[ReadyJob]:
     claimed, reason = claim_at_enqueue(connections[database], job_id, worker_id=CALLERS_ID)
     if reason:
-        logger.info(
-            "job %s (%s) is left to a worker: %s",
-            job_id,
-            registry.in_words(task_name),
-            reason,
-            extra=event("job_not_admitted", job_id=job_id, reason=reason),
-        )
+        extra = event("job_not_admitted", job_id=job_id, reason=reason)
+        logger.info("job %s (%s) is left to a worker: %s", job_id, registry.in_words(task_name), reason, extra=extra)
     if claimed is None:  # due later, or not admitted by its limit
         return []
     report, ready = _run_and_write(database, claimed)

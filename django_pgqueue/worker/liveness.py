@@ -81,12 +81,8 @@ class Liveness:
     def _end(self, problem: str) -> NoReturn:
         """End the process, so that the supervisor requeues its jobs and replaces it."""
         self.process_state.exit_reason = ExitReason.STUCK
-        logger.critical(
-            "worker process %d is stuck and exits: %s",
-            os.getpid(),
-            problem,
-            extra=event("process_stuck", pid=os.getpid(), reason=problem),
-        )
+        extra = event("process_stuck", pid=os.getpid(), reason=problem)
+        logger.critical("worker process %d is stuck and exits: %s", os.getpid(), problem, extra=extra)
         background_log.flush()
         os._exit(1)
 

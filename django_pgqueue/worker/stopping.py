@@ -61,11 +61,8 @@ def end_running_jobs(
         _empty(completer, min(deadline, time.monotonic() + FIRST_WRITE_SECONDS))
         running = list(in_flight.running)
     if running:
-        logger.warning(
-            "%d jobs are still running after the grace period; they are released",
-            len(running),
-            extra=event("jobs_interrupted", count=len(running)),
-        )
+        extra = event("jobs_interrupted", count=len(running))
+        logger.warning("%d jobs are still running after the grace period; they are released", len(running), extra=extra)
         clean_up_seconds = HURRIED_CLEAN_UP_SECONDS if hurried else CLEAN_UP_SECONDS
         _interrupt(in_flight, pool, min(deadline, time.monotonic() + clean_up_seconds))
     pool.stop()

@@ -101,12 +101,8 @@ class WorkerProcess:
         if order is not None:
             self._stop(order, ExitReason.STOPPED)
             return
-        logger.info(
-            "worker %d is ready (process %d)",
-            self.worker_id,
-            os.getpid(),
-            extra=event("process_ready", worker_id=self.worker_id, pid=os.getpid()),
-        )
+        extra = event("process_ready", worker_id=self.worker_id, pid=os.getpid())
+        logger.info("worker %d is ready (process %d)", self.worker_id, os.getpid(), extra=extra)
         self._stop(*self._until_ordered())
 
     def _call_start_receivers(self) -> bytes | None:

@@ -160,10 +160,8 @@ class Fetcher(Service):
         try:
             self._release_waiting(float("inf"))
         except (psycopg.Error, OSError):
-            logger.warning(
-                "prefetched jobs could not be released: the supervisor will release them",
-                extra=event("jobs_not_released", count=len(self.in_flight.waiting)),
-            )
+            extra = event("jobs_not_released", count=len(self.in_flight.waiting))
+            logger.warning("prefetched jobs could not be released: the supervisor will release them", extra=extra)
 
     def _sleep(self, timeout_seconds: float) -> None:
         payloads = self.polls.waker.wait_for_notifications(timeout_seconds)

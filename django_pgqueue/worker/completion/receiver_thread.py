@@ -155,11 +155,8 @@ class CallbackRunner:
     def drain(self, seconds: float, is_interrupted: Callable[[], bool] = lambda: False) -> None:
         """Wait as `wait_until_called()` does, at the end of the process, and log how many events are left."""
         if not self.wait_until_called(seconds, is_interrupted):
-            logger.error(
-                "%d signals were not sent because the process is ending",
-                len(self._events),
-                extra=log_events.event("signals_dropped", count=len(self._events)),
-            )
+            extra = log_events.event("signals_dropped", count=len(self._events))
+            logger.error("%d signals were not sent because the process is ending", len(self._events), extra=extra)
 
     def wait_until_called(self, seconds: float, is_interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Wait until no event is left, `is_interrupted()` returns True, or `seconds` have passed.

@@ -51,11 +51,8 @@ TURN_SECONDS: Final = 1.0
 
 def log_changed(name: str) -> None:
     """Log that the stored schedule was replaced by the code's definition."""
-    logger.info(
-        "schedule %s now has the definition of this worker's code",
-        in_words(name),
-        extra=event("schedule_changed", schedule=name),
-    )
+    extra = event("schedule_changed", schedule=name)
+    logger.info("schedule %s now has the definition of this worker's code", in_words(name), extra=extra)
 
 
 def log_fired(name: str, tick_at: datetime, job_id: int) -> None:

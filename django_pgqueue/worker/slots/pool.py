@@ -262,11 +262,8 @@ class Pool:
         for slot, thread in enumerate(self.threads):
             if thread.is_alive():
                 continue
-            logger.error(
-                "the thread of slot %d has died; a new thread replaces it",
-                slot,
-                extra=event("slot_thread_died", slot=slot),
-            )
+            extra = event("slot_thread_died", slot=slot)
+            logger.error("the thread of slot %d has died; a new thread replaces it", slot, extra=extra)
             for running in list(self.in_flight.running.values()):
                 if running.slot == slot:
                     self.finished(last_resort(running.claimed, time.monotonic()), slot)
@@ -284,9 +281,6 @@ class Pool:
         """Release the jobs that ran on an event loop that was abandoned."""
         for execution_id in execution_ids:
             running = self.in_flight.running[execution_id]
-            logger.warning(
-                "job %s is released because its event loop is blocked",
-                running.claimed.job_id,
-                extra=job_event("event_loop_blocked", running.claimed),
-            )
+            extra = job_event("event_loop_blocked", running.claimed)
+            logger.warning("job %s is released because its event loop is blocked", running.claimed.job_id, extra=extra)
             self.finished(released(running.claimed), running.slot)

@@ -263,8 +263,5 @@ class ThreadSlot(threading.Thread):
                 self._are_open = django_connections.after_job()
         except BaseException as error:  # noqa: BLE001 -- closing runs the code of a database backend
             self._are_open = True
-            error_text.log_exception(
-                f"cleaning up after job {attempt.claimed.job_id} failed",
-                error,
-                extra=job_event("job_cleanup_failed", attempt.claimed),
-            )
+            extra = job_event("job_cleanup_failed", attempt.claimed)
+            error_text.log_exception(f"cleaning up after job {attempt.claimed.job_id} failed", error, extra=extra)

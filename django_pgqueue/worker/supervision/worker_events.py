@@ -101,12 +101,8 @@ class WorkerEvents:
         try:
             self._pid = self._fork(partial(main, about, arguments), NAME)
         except OSError as error:
-            logger.error(
-                "%s was not sent, because no process could be started: %s",
-                NAMES[about],
-                error,
-                extra=event("signals_dropped", count=1),
-            )
+            extra = event("signals_dropped", count=1)
+            logger.error("%s was not sent, because no process could be started: %s", NAMES[about], error, extra=extra)
 
     def _give_up(self) -> None:
         """Kill the process. `reaped()` follows."""
