@@ -220,7 +220,7 @@ class WorkerProcess:
         )  # otherwise requests to cancel the jobs that still run would go unnoticed
         self.services.last_writes.release_waiting()
         self.fetcher.join(5.0)
-        while self._has_running_jobs() and time.monotonic() < deadline:
+        while self.in_flight.running and time.monotonic() < deadline:
             if exit_reason is ExitReason.RECYCLED and self._starts_nothing():
                 self.process_state.retires = True
             self.services.check()
@@ -276,9 +276,6 @@ class WorkerProcess:
         """
         is_listed = set(self.in_flight.running) <= set(self.process_state.running())
         return is_listed and not self.in_flight.waiting and not self.fetcher.is_alive()
-
-    def _has_running_jobs(self) -> bool:
-        return bool(self.in_flight.running)
 
 
 def main(

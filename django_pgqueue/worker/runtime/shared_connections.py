@@ -246,9 +246,8 @@ class SharedConnections:
             if share.is_background:
                 self._has_background = False
             for turn in list(self._waiting):
-                if (free := self._free_for(turn.share)) is not None:
+                if (free := self._grant_free(turn)) is not None:
                     self._waiting.remove(turn)
-                    self._grant(free, turn)
                     turn.granted.put(free)
         if observer is not None:
             observer.after_return()
@@ -280,23 +279,17 @@ class SharedConnections:
 
     def _grant_free(self, turn: _Turn) -> Link | None:
         """Let a turn use a connection that is free, and return it, or None. Requires `_lock`."""
-        link = self._free_for(turn.share)
-        if link is not None:
-            self._grant(link, turn)
-        return link
-
-    def _grant(self, link: Link, turn: _Turn) -> None:
-        """Let a turn use a connection. Requires `_lock`."""
+        share = turn.share
+        link = self._free_for(share)
+        if link is None:
+            return None
         turn.link = link
-        self._note_use(link, turn.share)
-
-    def _note_use(self, link: Link, share: Share) -> None:
-        """Record that a service uses a connection. Requires `_lock`."""
         if link is self._second and (share.preference is not Preference.OPEN or self._first in self._used):
             self._needed_at = time.monotonic()
         self._used.append(link)
         if share.is_background:
             self._has_background = True
+        return link
 
     def _on_open(self, connection: EngineConnection) -> None:
         if self._observer is not None:

@@ -134,7 +134,7 @@ class Settlement:
         for pid, batch in self._batches.items():
             if batch.is_overdue():
                 kill(pid)
-        self._forget_written()
+            self._forget(batch)
         self._look_again()
         writing = any(batch.left() for batch in self._batches.values())
         if writing or not self.ended or time.monotonic() < self._retry_at:
@@ -171,10 +171,6 @@ class Settlement:
         """Kill the processes that still call receivers, because the worker exits now."""
         for pid in self._batches:
             kill(pid)
-
-    def _forget_written(self) -> None:
-        for batch in self._batches.values():
-            self._forget(batch)
 
     def _forget(self, batch: DeadProcesses) -> None:
         written = batch.take_written()

@@ -715,7 +715,7 @@ CONNECTIONS = of_tests(
         "maintenance and schedules use both connections",
         "        if share.is_background:\n            self._has_background = True\n",
         "",
-        inside="SharedConnections._note_use",
+        inside="SharedConnections._grant_free",
     ),
     Mutant(
         "an interrupted service keeps its connection",
@@ -739,13 +739,13 @@ CONNECTIONS = of_tests(
         "any use keeps the second open",
         "(share.preference is not Preference.OPEN or",
         "(True or",
-        inside="SharedConnections._note_use",
+        inside="SharedConnections._grant_free",
     ),
     Mutant(
         "the need because of the other does not count",
         " or self._first in self._used)",
         ")",
-        inside="SharedConnections._note_use",
+        inside="SharedConnections._grant_free",
     ),
     Mutant(
         "the first use is the only one",

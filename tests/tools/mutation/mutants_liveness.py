@@ -194,7 +194,7 @@ LIVENESS = [
             ),
             Mutant(
                 "an outage is a reason to restart a worker",
-                "any(_is_lost(memory, process) for process in processes)",
+                "any(_silent_seconds(process) > LOST_SECONDS for process in processes)",
                 "any(process.outage_since for process in processes)",
                 inside="health_report.judge",
             ),

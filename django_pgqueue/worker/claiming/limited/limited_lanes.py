@@ -21,7 +21,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import Any, Final
 
 from django_pgqueue.db.statements import Connection
@@ -91,10 +90,6 @@ class LimitedLanes:
         self.later.discard((lane, key))
         self._lanes.setdefault(lane, DueKeys()).add(key, is_seen=is_seen, is_news=is_news)
         return True
-
-    def is_behind(self, lane: Lane, key: str, run_after: datetime) -> None:
-        """Note when the first job of a key is due. If that is before the cursor, the next claim begins at the start."""
-        self.claims.cursors.drop_if_behind(lane, key, run_after)
 
     def free_ended(self) -> list[Lane]:
         """Return the lanes of keys of which a job has ended in this process: visit them now."""
