@@ -62,11 +62,6 @@ class Attempt:
         self.copy = forks.count
         self.started_at = time.monotonic()
 
-    @property
-    def known_task(self) -> TaskDefinition | None:
-        """The task, or None if this process does not have it."""
-        return self.plan.task
-
     def run(self) -> Report:
         """Run the task in this thread. Raise nothing except what another thread raises in this one.
 

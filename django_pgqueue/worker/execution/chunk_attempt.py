@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
@@ -149,10 +149,7 @@ class ChunkAttempt(Attempt):
         self._make_chunk()
         return self._call_function() if self.chunk else None
 
-    def _aenter(self) -> Awaitable[Any]:
-        return self._enter_async()
-
-    async def _enter_async(self) -> Any:
+    async def _aenter(self) -> Any:
         plan = self.task.plan
         if plan is not None and plan.loads_rows:
             await sync_to_async(self._make_chunk)()

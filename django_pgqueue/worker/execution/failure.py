@@ -28,10 +28,10 @@ from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
-from django_pgqueue.tasks.definition import TaskDefinition
 
 from . import error_text, retry_policy
 from .atomic import NoTransaction
+from .attempt_plan import AttemptPlan
 from .error_text import is_a
 from .report import STOPS, Report, for_each_job, last_resort, recorded_class
 from .steps.runner import AttemptSteps
@@ -46,6 +46,7 @@ class EndedAttempt(Protocol):
     """An attempt that has ended with an exception."""
 
     claimed: Claimed
+    plan: AttemptPlan
     alias: str
     steps: AttemptSteps | None
     started_at: float
@@ -53,10 +54,6 @@ class EndedAttempt(Protocol):
     timed_out: bool
     cancelled: bool
     committing: bool
-
-    @property
-    def known_task(self) -> TaskDefinition | None:
-        """The task, or None if the attempt has not found it."""
 
 
 def report_of(attempt: EndedAttempt, exception: BaseException) -> Report:
@@ -80,7 +77,7 @@ def _report_of(attempt: EndedAttempt, exception: BaseException) -> Report:
         attempt.started_at,
         time.monotonic(),
         exception=exception,
-        exception_class=recorded_class(attempt.known_task, exception),
+        exception_class=recorded_class(attempt.plan.task, exception),
         error=error_text.message(exception),
         may_be_committed=attempt.committing,
         has_compensations=attempt.steps is not None and attempt.steps.has_compensations,

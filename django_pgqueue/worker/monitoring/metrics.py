@@ -52,10 +52,6 @@ class Totals:
         self.jobs = _added_up(memories, lambda memory: memory.jobs)
         self.statements = _added_up(memories, lambda memory: memory.statements)
 
-    def histogram(self, at: int, limits: Sequence[float]) -> Histogram:
-        """Return a histogram without labels."""
-        return _histogram(self.figures, at, limits)
-
 
 def _added_up(
     memories: Sequence[CountMemory], table_of: Callable[[CountMemory], CountTable]
@@ -148,19 +144,19 @@ METRICS: Final[tuple[Metric, ...]] = (
         "pgqueue_claim_batch_size",
         "histogram",
         "Jobs per claim that found any.",
-        _one(lambda totals: totals.histogram(CLAIMS_AT, SIZES)),
+        _one(lambda totals: _histogram(totals.figures, CLAIMS_AT, SIZES)),
     ),
     Metric(
         "pgqueue_completion_batch_size",
         "histogram",
         "Results per write.",
-        _one(lambda totals: totals.histogram(COMPLETIONS_AT, SIZES)),
+        _one(lambda totals: _histogram(totals.figures, COMPLETIONS_AT, SIZES)),
     ),
     Metric(
         "pgqueue_schedule_lag_seconds",
         "histogram",
         "Time from a tick of a schedule to when this worker fired it.",
-        _one(lambda totals: totals.histogram(SCHEDULES_AT, DURATIONS)),
+        _one(lambda totals: _histogram(totals.figures, SCHEDULES_AT, DURATIONS)),
     ),
     Metric(
         "pgqueue_statements", "counter", "Statements on the worker's own connections.", _statements(0), ("statement",)

@@ -33,7 +33,8 @@ class QueueSlots:
     """
 
     def __init__(self, served: ServedQueues, running_before: Callable[[int], int] = lambda number: 0) -> None:
-        self._group_of = served.group_of
+        self.group_of = served.group_of
+        """Returns the group of a queue, or None if the number of its jobs has no limit."""
         self._capacity = {name: number for name, number in served.concurrency.items() if number is not None}
         self._numbers = {name: number for number, name in enumerate(self._capacity, start=1)}
         self._running_before = running_before
@@ -42,17 +43,13 @@ class QueueSlots:
         self._awaited: set[str] = set()
         """Groups without a free slot that have due jobs."""
 
-    def group_of(self, queue_name: str) -> str | None:
-        """Return the group of a queue, or None if the number of its jobs has no limit."""
-        return self._group_of(queue_name)
-
     def number_of(self, queue_name: str) -> int:
         """Return the number of a queue's group, or 0 if the number of its jobs has no limit. Safe from any thread."""
-        return self._numbers.get(self._group_of(queue_name) or "", 0)
+        return self._numbers.get(self.group_of(queue_name) or "", 0)
 
     def room(self, queue_name: str) -> int:
         """Return how many jobs of a queue may be put in flight now."""
-        group = self._group_of(queue_name)
+        group = self.group_of(queue_name)
         if group is None:
             return UNLIMITED
         while self._freed:
@@ -61,7 +58,7 @@ class QueueSlots:
 
     def is_full(self, queue_name: str) -> bool:
         """Return whether a queue with due jobs has no free slot. If so, its next free slot is awaited."""
-        group = self._group_of(queue_name)
+        group = self.group_of(queue_name)
         if group is None:
             return False
         # Before the count: a slot that another thread frees after the count would wake nobody otherwise.
@@ -73,14 +70,14 @@ class QueueSlots:
 
     def is_awaited(self, queue_name: str) -> bool:
         """Return whether the fetcher waits for a free slot of a queue. Safe from any thread."""
-        return self._group_of(queue_name) in self._awaited
+        return self.group_of(queue_name) in self._awaited
 
     def take(self, jobs: Iterable[Claimed]) -> None:
         """Count jobs that are put in flight. A chunk takes one slot."""
-        self._taken.update(group for job in jobs if (group := self._group_of(job.queue_name)) is not None)
+        self._taken.update(group for job in jobs if (group := self.group_of(job.queue_name)) is not None)
 
     def free(self, queue_name: str) -> None:
         """Free the slot of a job that has ended or was released. Safe from any thread."""
-        group = self._group_of(queue_name)
+        group = self.group_of(queue_name)
         if group is not None:
             self._freed.append(group)

@@ -719,7 +719,7 @@ CONNECTIONS = of_tests(
     ),
     Mutant(
         "an interrupted service keeps its connection",
-        "            self.share.end(self)\n            raise",
+        "            self.end(self)\n            raise",
         "            raise",
         inside="_Turn.__enter__",
     ),
