@@ -20,7 +20,6 @@ from .claiming.claimer import Claimer
 from .claiming.fetcher import EndedLimits, Fetcher
 from .claiming.lanes import Lanes
 from .claiming.lease_monitor import ClaimCounter, LeaseGuard, LeaseMonitor
-from .claiming.limited.allowance import Allowance
 from .claiming.limited.limited_lanes import LimitedLanes
 from .claiming.many_lanes.shared_scans import SharedScans
 from .claiming.waking.fetcher_sleep import NotificationWaker, PollRequests
@@ -44,7 +43,7 @@ from .runtime.shared_memory import ProcessState, health_memory
 from .slots.inflight import InFlight
 from .slots.leaks import LeakDetector
 from .slots.pool import Pool
-from .slots.queue_slots import QueueSlots
+from .slots.queue_slots import Allowance, QueueSlots
 from .stopping import LastWrites
 
 

@@ -34,13 +34,13 @@ from django_pgqueue.worker.runtime.process_signals import survive_signals
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
 from django_pgqueue.worker.stopping import end_running_jobs
 
-from .claiming.limited.allowance import Allowance
 from .claiming.many_lanes.shared_scans import SharedScans
 from .execution import process_events
 from .options import Options
 from .runtime import django_connections, exit_cause
 from .services import Services
 from .slots import query_cancel
+from .slots.queue_slots import Allowance
 
 logger = logging.getLogger("django_pgqueue.worker")
 

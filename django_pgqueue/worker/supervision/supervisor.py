@@ -21,7 +21,6 @@ from django_pgqueue.ground.log_events import event
 from django_pgqueue.ground.waker import Waker
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker import worker_process
-from django_pgqueue.worker.claiming.limited.allowance import Allowance
 from django_pgqueue.worker.claiming.many_lanes.shared_scans import SharedScans
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
@@ -33,6 +32,7 @@ from django_pgqueue.worker.runtime.outages import is_expected, outage_log
 from django_pgqueue.worker.runtime.process_info import ended_children
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, health_memory, lease_clock
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
+from django_pgqueue.worker.slots.queue_slots import Allowance
 
 from . import watchdog
 from .health_thread import HealthFile, health_thread
