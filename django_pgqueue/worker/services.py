@@ -21,7 +21,7 @@ from .claiming.fetcher import EndedLimits, Fetcher
 from .claiming.lanes import Lanes
 from .claiming.lease_monitor import ClaimCounter, LeaseGuard, LeaseMonitor
 from .claiming.limited.limited_lanes import LimitedLanes
-from .claiming.many_lanes.shared_scans import SharedScans
+from .claiming.next_scan import SharedScans
 from .claiming.waking.fetcher_sleep import NotificationWaker, PollRequests
 from .claiming.waking.listener import Listener, listening_connections
 from .completion.attempt_counter import AttemptCounter

@@ -34,7 +34,7 @@ from django_pgqueue.worker.runtime.process_signals import survive_signals
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
 from django_pgqueue.worker.stopping import end_running_jobs
 
-from .claiming.many_lanes.shared_scans import SharedScans
+from .claiming.next_scan import SharedScans
 from .execution import process_events
 from .options import Options
 from .runtime import django_connections, exit_cause

@@ -21,7 +21,7 @@ from django_pgqueue.ground.log_events import event
 from django_pgqueue.ground.waker import Waker
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker import worker_process
-from django_pgqueue.worker.claiming.many_lanes.shared_scans import SharedScans
+from django_pgqueue.worker.claiming.next_scan import SharedScans
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.clone_guard import clone_guard
