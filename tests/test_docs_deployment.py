@@ -19,8 +19,8 @@ from django_pgqueue.settings import conf
 from django_pgqueue.worker.monitoring.metrics_process import Pages
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
+from django_pgqueue.worker.supervision.health_thread import SystemdNotifier
 from django_pgqueue.worker.supervision.stop_deadline import EXIT_AFTER_GRACE_SECONDS
-from django_pgqueue.worker.supervision.systemd import SystemdNotifier
 from tests.documents import CODE, PAGES, blocks, prose
 from tests.rules import for_each
 from tests.test_docs import own_options, parser_of, subcommands

@@ -22,12 +22,11 @@ from django_pgqueue.worker.monitoring.http_server import HttpServer
 from django_pgqueue.worker.monitoring.metrics import METRICS
 from django_pgqueue.worker.monitoring.metrics_process import Pages
 from django_pgqueue.worker.runtime import health_report
-from django_pgqueue.worker.runtime.count_memory import DURATIONS, EXIT_REASONS, JOB_ROWS, OUTCOMES, STATEMENT_ROWS
-from django_pgqueue.worker.runtime.counts import MEASURED
+from django_pgqueue.worker.runtime.counts import DURATIONS, EXIT_REASONS, JOB_ROWS, MEASURED, OUTCOMES, STATEMENT_ROWS
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.shared_memory import lease_clock
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
-from django_pgqueue.worker.supervision import systemd
+from django_pgqueue.worker.supervision import health_thread
 from tests.documents import CODE, PAGES, TOP, plain, table
 
 REFERENCE = "docs/reference/metrics.md"
@@ -90,7 +89,7 @@ def test_pages_state_the_limits_of_the_code():
     claim_seconds = conf.Settings().POLL_INTERVAL + health_report.CLAIM_SECONDS
     assert f"`POLL_INTERVAL` and {health_report.CLAIM_SECONDS:g} s more ({claim_seconds:g} s)" in worker
     assert health_report.LEASE_FRACTION == 0.5 and "more than half a lease ago" in worker
-    assert f"waited for its database for {systemd.START_SECONDS:g} s" in systemd_page
+    assert f"waited for its database for {health_thread.START_SECONDS:g} s" in systemd_page
     assert f"up to {JOB_ROWS - 1} pairs of queue and task, and up to {STATEMENT_ROWS - 1} statements" in reference
     assert f"more than {MEASURED} results at once" in reference
     assert f"the first {gauges.QUEUES_LIMIT} by name" in reference

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from django.db import Error
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_pgqueue import stats
 from django_pgqueue.db.statements import execute
@@ -21,9 +22,6 @@ from django_pgqueue.stats.alias import connection_of
 from django_pgqueue.stats.suspended import BatchFigures, SuspendedJobs, batch_figures, suspended_jobs, unreceived_events
 from django_pgqueue.stats.unread import Figures, read_each
 from django_pgqueue.tasks import registry
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
 
 logger = logging.getLogger("django_pgqueue.metrics")
 
@@ -231,10 +229,7 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
         Gauge("pgqueue_dead_last_day", "Jobs that became dead within 24 hours and were not retried, at most 10,000."),
         _one(lambda snapshot: snapshot.overview.dead_24h.value),
     ),
-    (
-        Gauge("pgqueue_schedules_late_seconds", "How late the latest schedule is, or 0."),
-        _schedules,
-    ),
+    (Gauge("pgqueue_schedules_late_seconds", "How late the latest schedule is, or 0."), _schedules),
     (
         Gauge("pgqueue_jobs_suspended", "Jobs that a durable step suspends, at most 10,000.", QUEUE_AND_STATE),
         _suspended,

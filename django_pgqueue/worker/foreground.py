@@ -11,17 +11,20 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psycopg
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.ends.end_checks import EndChecks
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import event, job_event
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.reactions import JobTransition, after_application
 from django_pgqueue.states import State
 from django_pgqueue.tasks import registry
@@ -34,15 +37,8 @@ from .execution.chunk_attempt import attempt_of
 from .execution.error_text import is_a, log_exception
 from .execution.job_events import FOREGROUND
 from .execution.log_recorder import recorder
+from .execution.report import Report
 from .foreground_claim import claim_at_enqueue
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
-
-    from django_pgqueue.db.statements import Connection
-    from django_pgqueue.lifecycle.types import Claimed
-
-    from .execution.report import Report
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -100,7 +96,7 @@ def write(connection: Connection, report: Report, notes: Notes) -> list[ReadyJob
 
 def _write_one(connection: Connection, report: Report, notes: Notes) -> None:
     if report.ending is Ending.DISCARDED:
-        notes.logs.discard(report.claimed.key)
+        notes.logs.pop(report.claimed.key, None)
     deadline = time.monotonic() + LOCKED_SECONDS
     while notes.write(connection, [report.claimed.key]) or _is_locked(connection, report):
         if time.monotonic() > deadline:
@@ -161,13 +157,8 @@ def run_at_enqueue(sender: str, job_id: int, database: str, **_: Any) -> None:
 def _run_if_admitted(task_name: str, job_id: int, database: str) -> list[ReadyJob]:
     claimed, reason = claim_at_enqueue(connections[database], job_id, worker_id=CALLERS_ID)
     if reason:
-        logger.info(
-            "job %s (%s) is left to a worker: %s",
-            job_id,
-            registry.in_words(task_name),
-            reason,
-            extra=event("job_not_admitted", job_id=job_id, reason=reason),
-        )
+        extra = event("job_not_admitted", job_id=job_id, reason=reason)
+        logger.info("job %s (%s) is left to a worker: %s", job_id, registry.in_words(task_name), reason, extra=extra)
     if claimed is None:  # due later, or not admitted by its limit
         return []
     report, ready = _run_and_write(database, claimed)

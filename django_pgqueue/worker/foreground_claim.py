@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from django_pgqueue.db.statements import repeat_if_stale
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.statements import Connection, repeat_if_stale
 from django_pgqueue.declared import limits
 from django_pgqueue.display import visible
 from django_pgqueue.lifecycle import claims as lifecycle_claims
 from django_pgqueue.lifecycle import limits as lifecycle_limits
 from django_pgqueue.lifecycle.execute import own_transaction
+from django_pgqueue.lifecycle.limits import LimitedJob
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.limits.answers import LimitWaitReason
 from django_pgqueue.stats.limits.key_figures import read_states
@@ -23,14 +28,6 @@ from django_pgqueue.stats.limits.waits import ReadyJob, wait_of
 from django_pgqueue.tasks import registry
 
 from .claiming.limited.key_claims import KeyClaims, Visit
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
-
-    from django_pgqueue.db.engine_connection import EngineConnection
-    from django_pgqueue.db.statements import Connection
-    from django_pgqueue.lifecycle.limits import LimitedJob
-    from django_pgqueue.lifecycle.types import Claimed
 
 LOCK_SECONDS: Final = 2.0
 """How long `claim()` retries while another session claims jobs of the key, which usually takes milliseconds."""

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from django_pgqueue.lifecycle import leases, workers
 from django_pgqueue.settings.conf import get_settings
 
 from .completion.progress_writer import Notes
+from .execution.report import Report
 from .foreground import attempt, write
 from .foreground_claim import claim
 from .options import Options
 from .runtime.connection import Link
 from .runtime.service import Service
 from .supervision.heartbeat import register
-
-if TYPE_CHECKING:
-    from .execution.report import Report
-
 
 CANCEL_POLL_SECONDS: Final = 1.0
 """How often the heartbeat thread asks whether the job is to be cancelled."""

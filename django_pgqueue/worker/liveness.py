@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from django_pgqueue.ground.log_events import event
@@ -32,24 +33,17 @@ COMPLETION_SECONDS: Final = 15.0
 so a shorter limit would end processes that recover by themselves."""
 
 
+@dataclass
 class Liveness:
     """Watches the services of one process."""
 
-    def __init__(
-        self,
-        services: Sequence[Service],
-        completer: Completer,
-        callbacks: CallbackRunner,
-        pool: Pool,
-        process_state: ProcessState,
-    ) -> None:
-        self.services = services
-        self.completer = completer
-        self.callbacks = callbacks
-        self.pool = pool
-        self.process_state = process_state
-        self._checked_at = time.monotonic()
-        self._stuck_since: float | None = None
+    services: Sequence[Service]
+    completer: Completer
+    callbacks: CallbackRunner
+    pool: Pool
+    process_state: ProcessState
+    _checked_at: float = field(default_factory=lambda: time.monotonic())
+    _stuck_since: float | None = None
 
     def check(self) -> bool:
         """Replace threads that are dead or hang, and end the process if it is stuck. Runs once a second at most.
@@ -69,10 +63,10 @@ class Liveness:
         return True
 
     def _report_health(self) -> None:
-        health_memory.completions_behind_since = self.completer.behind_since or 0.0
-        health_memory.running = len(self.pool.in_flight.running)
-        health_memory.prefetched = len(self.pool.in_flight.waiting)
         in_flight = self.pool.in_flight
+        health_memory.completions_behind_since = self.completer.behind_since or 0.0
+        health_memory.running = len(in_flight.running)
+        health_memory.prefetched = len(in_flight.waiting)
         health_memory.slots = len(in_flight.running) if self.process_state.retires else in_flight.opened
         health_memory.oldest_report_at = self.completer.oldest_at or 0.0
         health_memory.loop_blocked_since = self.pool.loops.check()
@@ -81,12 +75,8 @@ class Liveness:
     def _end(self, problem: str) -> NoReturn:
         """End the process, so that the supervisor requeues its jobs and replaces it."""
         self.process_state.exit_reason = ExitReason.STUCK
-        logger.critical(
-            "worker process %d is stuck and exits: %s",
-            os.getpid(),
-            problem,
-            extra=event("process_stuck", pid=os.getpid(), reason=problem),
-        )
+        extra = event("process_stuck", pid=os.getpid(), reason=problem)
+        logger.critical("worker process %d is stuck and exits: %s", os.getpid(), problem, extra=extra)
         background_log.flush()
         os._exit(1)
 

@@ -20,9 +20,8 @@ from .claiming.claimer import Claimer
 from .claiming.fetcher import EndedLimits, Fetcher
 from .claiming.lanes import Lanes
 from .claiming.lease_monitor import ClaimCounter, LeaseGuard, LeaseMonitor
-from .claiming.limited.allowance import Allowance
 from .claiming.limited.limited_lanes import LimitedLanes
-from .claiming.many_lanes.shared_scans import SharedScans
+from .claiming.next_scan import SharedScans
 from .claiming.waking.fetcher_sleep import NotificationWaker, PollRequests
 from .claiming.waking.listener import Listener, listening_connections
 from .completion.attempt_counter import AttemptCounter
@@ -44,8 +43,8 @@ from .runtime.shared_memory import ProcessState, health_memory
 from .slots.inflight import InFlight
 from .slots.leaks import LeakDetector
 from .slots.pool import Pool
-from .slots.queue_slots import QueueSlots
-from .stopping.last_writes import LastWrites
+from .slots.queue_slots import Allowance, QueueSlots
+from .stopping import LastWrites
 
 
 class Services:
@@ -68,7 +67,7 @@ class Services:
         share = self.connections.share
         self.process_state, self.callbacks = process_state, CallbackRunner()
         self.in_flight = in_flight = InFlight(options.concurrency, allowance.places, queue_slots)
-        self.later_checks = later = LaterChecks(self._wake_maintenance)
+        self.later_checks = later = LaterChecks(lambda: self.maintenance.wake())
         reactions = self._reactions(waiters, polls, counts, breakers, counter)
         self.completer = completer = self._completer(reactions, lanes.limited, polls, breakers)
         self.last_writes = LastWrites(share(Preference.OPEN), in_flight, completer.notes, reactions, worker_id, counter)
@@ -77,7 +76,7 @@ class Services:
             options, in_flight, process_state, self.fork_server, completer.hand_over, completer.notes, polls.wake
         )
         self.leak_detector = LeakDetector(in_flight, lambda: pool.loop.loop)
-        guard, sent = LeaseGuard(process_state, in_flight, pool.interrupt), SentEvents(self._wake_maintenance)
+        guard, sent = LeaseGuard(process_state, in_flight, pool.interrupt), SentEvents(lambda: self.maintenance.wake())
         self.lease_monitor = LeaseMonitor(
             share(Preference.OPEN), in_flight, completer, pool, process_state, worker_id, claims, reactions
         )
@@ -143,9 +142,6 @@ class Services:
         for connections in filter(None, (self.connections, self.listening)):
             connections.close_idle()
         return True
-
-    def _wake_maintenance(self) -> None:
-        self.maintenance.wake()
 
     def _wake_listener(self) -> None:
         for service in self.in_order:

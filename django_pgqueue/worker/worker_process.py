@@ -1,6 +1,6 @@
 """One worker process: run its services, and stop them in the right order. The supervisor calls `main()`.
 
-Stop order, which ensures that no job runs in two processes at once (see `stopping.running_jobs`):
+Stop order, which ensures that no job runs in two processes at once (see `stopping`):
 
 1. The fetcher stops claiming and releases the prefetched jobs.
 2. The slots finish their jobs within the grace period.
@@ -32,15 +32,15 @@ from django_pgqueue.worker.runtime.exit_functions import EXIT_SECONDS, forget_in
 from django_pgqueue.worker.runtime.process_info import resident_mib
 from django_pgqueue.worker.runtime.process_signals import survive_signals
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
-from django_pgqueue.worker.stopping.running_jobs import end_running_jobs
+from django_pgqueue.worker.stopping import end_running_jobs
 
-from .claiming.limited.allowance import Allowance
-from .claiming.many_lanes.shared_scans import SharedScans
+from .claiming.next_scan import SharedScans
 from .execution import process_events
 from .options import Options
 from .runtime import django_connections, exit_cause
 from .services import Services
 from .slots import query_cancel
+from .slots.queue_slots import Allowance
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -101,12 +101,8 @@ class WorkerProcess:
         if order is not None:
             self._stop(order, ExitReason.STOPPED)
             return
-        logger.info(
-            "worker %d is ready (process %d)",
-            self.worker_id,
-            os.getpid(),
-            extra=event("process_ready", worker_id=self.worker_id, pid=os.getpid()),
-        )
+        extra = event("process_ready", worker_id=self.worker_id, pid=os.getpid())
+        logger.info("worker %d is ready (process %d)", self.worker_id, os.getpid(), extra=extra)
         self._stop(*self._until_ordered())
 
     def _call_start_receivers(self) -> bytes | None:
@@ -224,7 +220,7 @@ class WorkerProcess:
         )  # otherwise requests to cancel the jobs that still run would go unnoticed
         self.services.last_writes.release_waiting()
         self.fetcher.join(5.0)
-        while self._has_running_jobs() and time.monotonic() < deadline:
+        while self.in_flight.running and time.monotonic() < deadline:
             if exit_reason is ExitReason.RECYCLED and self._starts_nothing():
                 self.process_state.retires = True
             self.services.check()
@@ -280,9 +276,6 @@ class WorkerProcess:
         """
         is_listed = set(self.in_flight.running) <= set(self.process_state.running())
         return is_listed and not self.in_flight.waiting and not self.fetcher.is_alive()
-
-    def _has_running_jobs(self) -> bool:
-        return bool(self.in_flight.running)
 
 
 def main(

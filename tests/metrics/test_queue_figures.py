@@ -12,10 +12,9 @@ from django.db import connections
 
 from django_pgqueue.ground.readings import DATABASE_UP, NOT_READ, Gauge, Reading
 from django_pgqueue.metrics import collect
-from django_pgqueue.worker.monitoring import queue_figures
+from django_pgqueue.worker.monitoring import metrics_process
 from django_pgqueue.worker.monitoring.http_server import Request
-from django_pgqueue.worker.monitoring.metrics_process import Pages
-from django_pgqueue.worker.monitoring.queue_figures import ScrapedFigures
+from django_pgqueue.worker.monitoring.metrics_process import Pages, ScrapedFigures
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.shared_memory import HealthMemory
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
@@ -62,7 +61,7 @@ def test_metrics_page_of_failing_read_has_figures_of_worker(caplog):
 
 
 def test_figures_of_hanging_database_are_left_out_until_they_are_read(monkeypatch):
-    monkeypatch.setattr(queue_figures, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(metrics_process, "WAIT_SECONDS", 0.05)
     released, begun = threading.Event(), []
 
     def read():
@@ -94,7 +93,7 @@ def test_figures_are_read_once_in_cache_seconds(monkeypatch):
 
     asyncio.run(scrape(3))
     assert len(reads) == 1
-    monkeypatch.setattr(queue_figures, "CACHE_SECONDS", -1.0)
+    monkeypatch.setattr(metrics_process, "CACHE_SECONDS", -1.0)
     asyncio.run(scrape(3))
     assert len(reads) == 4
 

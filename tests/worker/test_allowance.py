@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from django_pgqueue.lifecycle.types import EPOCH, Claimed
-from django_pgqueue.worker.claiming.limited.allowance import Allowance
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.slots.inflight import Full, InFlight
+from django_pgqueue.worker.slots.queue_slots import Allowance
 from tests import helpers
 
 

@@ -123,7 +123,7 @@ def test_link_to_foreign_database_is_closed_before_use(engine, guard):
     with pytest.raises(ForeignDatabase, match=r"belongs to another installation .* run `manage.py pgqueue adopt`"):
         link.use().__enter__()
     assert guard.is_foreign
-    assert link._connection is None
+    assert link.open_connection is None
     assert isinstance(ForeignDatabase(), psycopg.Error)  # services take it for a lost connection, and try again
     engine.execute("DELETE FROM pgqueue_installation")
     with link.use():

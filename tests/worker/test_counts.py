@@ -23,8 +23,7 @@ from django_pgqueue.worker.monitoring.metrics import METRICS, Totals
 from django_pgqueue.worker.monitoring.metrics_process import Pages
 from django_pgqueue.worker.runtime import counts as counts_module
 from django_pgqueue.worker.runtime.connection import Link
-from django_pgqueue.worker.runtime.count_memory import EXIT_REASONS, JOB_ROWS, OUTCOMES, CountMemory
-from django_pgqueue.worker.runtime.counts import Counts
+from django_pgqueue.worker.runtime.counts import EXIT_REASONS, JOB_ROWS, OUTCOMES, CountMemory, Counts
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, HealthMemory, lease_clock
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory

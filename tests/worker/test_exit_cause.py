@@ -20,7 +20,7 @@ def test_exit_cause_of_a_backoff_is_the_job_that_failed(monkeypatch):
     task = SimpleNamespace(name="t", backoff=len, delay_after=lambda *args: causes.append(exit_cause._cause()))
     monkeypatch.setattr(retry_policy.registry, "get", lambda name: task)
     job = Claimed(1, 77, "t", "default", 0, EPOCH, "{}", 1, 5, 0, False, None, 0.0)
-    retry_policy._delay(job, ValueError(), "default", in_time=True)
+    retry_policy.delay_after_failure(job, ValueError(), in_time=True)
     assert causes == [77]
 
 

@@ -16,16 +16,15 @@ from django_pgqueue.worker.runtime import health_report, shared_memory, worker_m
 from django_pgqueue.worker.runtime.health_report import HealthReport, judge
 from django_pgqueue.worker.runtime.shared_memory import ANSWERS_AT, HealthMemory, lease_clock
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
-from django_pgqueue.worker.supervision import systemd
-from django_pgqueue.worker.supervision.health_thread import HealthFile, health_thread
-from django_pgqueue.worker.supervision.systemd import SystemdNotifier
+from django_pgqueue.worker.supervision import health_thread
+from django_pgqueue.worker.supervision.health_thread import HealthFile, SystemdNotifier
 from tests.helpers import Clock, wait_until
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     """Return the clock of this file and of the modules that judge by it. It does not advance by itself."""
-    modules = (health_report, shared_memory, systemd, worker_memory, sys.modules[__name__])
+    modules = (health_report, shared_memory, health_thread, worker_memory, sys.modules[__name__])
     return Clock(monkeypatch, *modules)
 
 
@@ -218,7 +217,7 @@ def test_systemd_notifier_in_outage_is_started_after_a_while(memory, monkeypatch
     change(memory, outage_since=-3.0)
     notifier = notifier_of(memory)
     assert notifier.lines(judge(memory)) == ["STATUS=database away: statements have been failing for 3 s"]
-    monkeypatch.setattr(systemd, "START_SECONDS", -1.0)
+    monkeypatch.setattr(health_thread, "START_SECONDS", -1.0)
     assert notifier.lines(judge(memory)) == ["READY=1"]
     assert notifier.lines(judge(memory)) == []
 
@@ -259,7 +258,7 @@ def test_health_thread_reports_readiness_before_its_interval(memory, tmp_path):
     struct.pack_into("=d", process.memory, ANSWERS_AT, 0.0)
     path = tmp_path / "health.json"
     report = HealthReport(memory)
-    thread = health_thread(HealthFile(str(path), report), report)
+    thread = health_thread.health_thread(HealthFile(str(path), report), report)
     thread.interval_seconds = 3600.0
     thread.start()
     wait_until(lambda: status_in(path) == "waiting")
@@ -273,7 +272,7 @@ def test_health_thread_reports_readiness_before_its_interval(memory, tmp_path):
 def test_health_thread_checks_often_while_not_ready(memory, tmp_path, outage, pause_seconds):
     path = tmp_path / "health.json"
     report = HealthReport(memory)
-    thread = health_thread(HealthFile(str(path), report), report)
+    thread = health_thread.health_thread(HealthFile(str(path), report), report)
     thread.interval_seconds = 3600.0
     if outage:
         change(memory, outage_since=-3.0)
@@ -288,10 +287,10 @@ def test_health_thread_checks_often_while_not_ready(memory, tmp_path, outage, pa
 def test_health_thread_without_file_and_systemd_is_not_started(memory, monkeypatch, tmp_path):
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     report = HealthReport(memory)
-    thread = health_thread(HealthFile(None, report), report)
+    thread = health_thread.health_thread(HealthFile(None, report), report)
     thread.start()
     assert not thread.close()
-    thread = health_thread(HealthFile(str(tmp_path / "health.json"), report), report)
+    thread = health_thread.health_thread(HealthFile(str(tmp_path / "health.json"), report), report)
     thread.start()
     with thread.paused():
         assert thread._thread is None

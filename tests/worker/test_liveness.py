@@ -256,7 +256,7 @@ def test_retry_policy_hostile_backoff_uses_the_default(committing, engine, with_
     claimed = helpers.claim_one(engine)
     for delay_seconds in (
         retry_policy.delay_after_failure(claimed, RuntimeError()),
-        retry_policy.delay_after_crash(retry_policy.as_open_execution(claimed)._replace(crashes=1)),
+        retry_policy.delay_after_crash(claimed._replace(crashes=1)),
     ):
         assert type(delay_seconds) is float
         assert 30.0 <= delay_seconds <= 39.0
@@ -267,7 +267,7 @@ def test_retry_policy_hanging_backoff_uses_the_default(committing, engine, with_
     with_backoff(hostile.hangs)
     monkeypatch.setattr(retry_policy, "BACKOFF_SECONDS", 0.05)
     helpers.make_job(engine, task_name=hostile.raise_hostile.name)
-    execution = retry_policy.as_open_execution(helpers.claim_one(engine))._replace(crashes=1)
+    execution = helpers.claim_one(engine)._replace(crashes=1)
     before = threading.active_count()
     for _ in range(10):
         assert 30.0 <= retry_policy.delay_after_crash(execution) <= 39.0

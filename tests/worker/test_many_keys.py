@@ -15,7 +15,7 @@ from django_pgqueue.declared.limits import Limit
 from django_pgqueue.lifecycle import completions
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import lanes as lanes_module
-from django_pgqueue.worker.claiming.limited import due_keys, key_pages, limited_lanes
+from django_pgqueue.worker.claiming.limited import key_pages, limited_lanes
 from tests import helpers
 from tests.chunks.tasks import double
 from tests.concurrency.limits import add
@@ -209,7 +209,7 @@ def test_keys_without_jobs_are_forgotten(engine, make_fetcher, monkeypatch):
 
 
 def test_due_keys_that_are_remembered_are_bounded(engine, make_fetcher, monkeypatch):
-    monkeypatch.setattr(due_keys, "MOST_KEYS", 50)
+    monkeypatch.setattr(limited_lanes, "MOST_KEYS", 50)
     monkeypatch.setattr(key_pages, "PAGE_KEYS", 50)
     monkeypatch.setattr(limited_lanes, "KEYS", 10)
     add_many(engine, "'fair:' || n", "'default'", 200)
@@ -226,7 +226,7 @@ def test_due_keys_that_are_remembered_are_bounded(engine, make_fetcher, monkeypa
 
 
 def test_waiting_keys_that_are_remembered_are_bounded(engine, make_fetcher, monkeypatch):
-    monkeypatch.setattr(due_keys, "MOST_KEYS", 50)
+    monkeypatch.setattr(limited_lanes, "MOST_KEYS", 50)
     monkeypatch.setattr(key_pages, "PAGE_KEYS", 50)
     add_many(engine, "'hour:' || n", "'default'", 200)
     use_tokens(engine, "hour:%")

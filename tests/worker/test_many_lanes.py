@@ -20,9 +20,8 @@ from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import fetcher as fetcher_module
 from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming.lanes import Lanes
-from django_pgqueue.worker.claiming.many_lanes import lane_pages, lane_walk, later_lanes
-from django_pgqueue.worker.claiming.many_lanes.lane_walk import DueLanes, LaneCircle
-from django_pgqueue.worker.claiming.many_lanes.later_lanes import LaterLanes
+from django_pgqueue.worker.claiming.many_lanes import lane_pages, lane_walk
+from django_pgqueue.worker.claiming.many_lanes.lane_walk import DueLanes, LaneCircle, LaterLanes
 from tests import helpers
 from tests.test_sql import all_lanes, nodes
 from tests.worker.test_fetcher import drain, make_fetcher, take
@@ -285,7 +284,7 @@ def test_later_jobs_let_the_fetcher_sleep_until_the_first_is_due(engine, make_fe
 
 @pytest.mark.promise("many-lanes-due-in-time")
 def test_job_beyond_the_kept_times_begins_a_circle_in_time(engine, make_fetcher, monkeypatch, clock):
-    monkeypatch.setattr(later_lanes, "SOON_SECONDS", 30.0)
+    monkeypatch.setattr(lane_walk, "SOON_SECONDS", 30.0)
     monkeypatch.setattr(lane_walk, "SOON_SECONDS", 30.0)
     make_later_lanes(engine, 40)
     fetcher = make_fetcher()
@@ -567,7 +566,7 @@ def test_random_histories_claim_each_due_job_once(engine, make_fetcher, monkeypa
     """Jobs are enqueued late and behind cursors, and queues are paused and resumed. At the end, all jobs have run."""
     chance = random.Random(seed)
     monkeypatch.setattr(lane_walk, "MOST_LANES", chance.choice([4, 1000]))
-    monkeypatch.setattr(later_lanes, "MOST_LANES", chance.choice([4, 1000]))
+    monkeypatch.setattr(lane_walk, "MOST_LANES", chance.choice([4, 1000]))
     monkeypatch.setattr(lanes_module, "SLOW_SECONDS", chance.choice([0.0, 1.0]))
     slots = None if seed % 2 else slots_of(**{name(3): 1, "others": None})
     fetcher = make_fetcher(capacity=5, queue_slots=slots)
@@ -667,7 +666,7 @@ def test_later_lanes_forget_what_two_rounds_have_not_seen():
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
-@pytest.mark.parametrize(("before", "now"), [(5.0, 50.0), (50.0, 5.0), (5.0, 2 * later_lanes.SOON_SECONDS)])
+@pytest.mark.parametrize(("before", "now"), [(5.0, 50.0), (50.0, 5.0), (5.0, 2 * lane_walk.SOON_SECONDS)])
 def test_later_lane_is_due_when_it_was_read_last(rounds, before, now):
     later, began = LaterLanes(), 7.0
     lane = Lane("lane", 0)

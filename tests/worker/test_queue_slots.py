@@ -21,14 +21,13 @@ from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.lanes import Lanes
-from django_pgqueue.worker.claiming.limited.allowance import Allowance
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.slots import pool as pools
 from django_pgqueue.worker.slots.inflight import InFlight
-from django_pgqueue.worker.slots.queue_slots import UNLIMITED, QueueSlots
+from django_pgqueue.worker.slots.queue_slots import UNLIMITED, Allowance, QueueSlots
 from django_pgqueue.worker.supervision import startup
 from tests import helpers
 from tests.concurrency.limits import add

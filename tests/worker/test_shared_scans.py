@@ -13,9 +13,7 @@ from django_pgqueue.worker.claiming import fetcher as module
 from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming import next_scan
 from django_pgqueue.worker.claiming.lanes import Lanes
-from django_pgqueue.worker.claiming.many_lanes import shared_scans
-from django_pgqueue.worker.claiming.many_lanes.shared_scans import UNDER_WAY_SECONDS, SharedScans
-from django_pgqueue.worker.claiming.next_scan import NextScan
+from django_pgqueue.worker.claiming.next_scan import UNDER_WAY_SECONDS, NextScan, SharedScans
 from tests import helpers
 from tests.worker.test_fetcher import drain, make_fetcher, take
 
@@ -164,7 +162,7 @@ def test_fetcher_sibling_found_later_job_starts_it_in_time(engine, make_pair, mo
     """The sibling can be busy when the job is due, so the process that skipped its scan must start the job."""
     first, second = make_pair()
     notify(second)
-    clock = helpers.Clock(monkeypatch, module, lanes_module, next_scan, shared_scans)
+    clock = helpers.Clock(monkeypatch, module, lanes_module, next_scan)
     helpers.make_job(engine, delay_seconds=20.0)
     first.lanes._scan(engine)
     due_at = clock.now + 20.0

@@ -21,9 +21,8 @@ from django_pgqueue.worker.execution.attempt_plan import plan_of
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from django_pgqueue.worker.execution.report import released
 from django_pgqueue.worker.isolation import fork_server, wire
-from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
+from django_pgqueue.worker.isolation.isolated_attempt import EndingProcesses, IsolatedAttempt, SlotProcess
 from django_pgqueue.worker.isolation.isolated_process import IsolatedProcess
-from django_pgqueue.worker.isolation.slot_process import EndingProcesses, SlotProcess
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.slots import deadlines, pool, query_cancel

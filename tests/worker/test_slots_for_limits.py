@@ -18,8 +18,8 @@ from django_pgqueue.lifecycle.types import Cursor, Lane
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import lanes
 from django_pgqueue.worker.claiming.limited import key_claims
-from django_pgqueue.worker.claiming.limited.due_keys import DueKeys
 from django_pgqueue.worker.claiming.limited.key_claims import MARGIN, KeyCursors
+from django_pgqueue.worker.claiming.limited.limited_lanes import DueKeys
 from tests import helpers
 from tests.concurrency.limits import LANE, add, claim
 from tests.test_sql import nodes

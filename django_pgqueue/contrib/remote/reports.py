@@ -17,8 +17,8 @@ from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.error_text import MAX_CLASS_CHARACTERS, MAX_ERROR_CHARACTERS, class_path, storable
+from django_pgqueue.worker.execution.failure import CANCELLED
 from django_pgqueue.worker.execution.report import Report
-from django_pgqueue.worker.execution.timeouts import CANCELLED
 
 from .request_fields import Fields
 from .transitions import unknown_here
@@ -71,7 +71,7 @@ def _retry_delay(alias: str, job: Claimed, report: Report, wanted_seconds: float
     if wanted_seconds is not None:
         return None if job.attempt >= job.max_attempts else wanted_seconds
     if report.ending is Ending.CRASHED:
-        return retry_policy.delay_after_crash(retry_policy.as_open_execution(job), alias=alias)
+        return retry_policy.delay_after_crash(job, alias=alias)
     return retry_policy.delay_after_failure(job, None, alias=alias, in_time=True)
 
 

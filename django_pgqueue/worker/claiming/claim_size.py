@@ -10,37 +10,27 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final
 
 from django_pgqueue.lifecycle.claims import AHEAD_BYTES
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.completion.completer import Completer
+from django_pgqueue.worker.completion.receiver_thread import CallbackRunner
 from django_pgqueue.worker.slots.inflight import InFlight
+
+from .lease_monitor import LeaseGuard
 
 ARGUMENTS: Final = attrgetter("arguments")
 PREFETCH_SECONDS: Final = 0.1
 
 
-class Leases(Protocol):
-    """The leases of this process."""
-
-    def leases_hold(self) -> bool:
-        """Return whether they are valid for long enough to claim more."""
-
-
-class Receivers(Protocol):
-    """The queue of events for the application's signal receivers."""
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether quick receivers need time to catch up."""
-
-
 class ClaimSize:
     """The room for claimed jobs in this process."""
 
-    def __init__(self, in_flight: InFlight, completer: Completer, leases: Leases, receivers: Receivers) -> None:
+    def __init__(
+        self, in_flight: InFlight, completer: Completer, leases: LeaseGuard, receivers: CallbackRunner
+    ) -> None:
         self._in_flight = in_flight
         self._completer = completer
         self.leases = leases

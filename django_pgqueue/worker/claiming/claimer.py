@@ -235,12 +235,8 @@ def set_aside(connection: Connection, job_id: int, error: Exception, worker_id: 
         return False
     if dead is None:  # another session has changed or locked the job
         return True
-    logger.error(
-        "job %s cannot be claimed and is now dead: %s",
-        job_id,
-        message_without_detail(error),
-        extra=event("job_refused", job_id=job_id, reason=message_without_detail(error)),
-    )
+    extra = event("job_refused", job_id=job_id, reason=message_without_detail(error))
+    logger.error("job %s cannot be claimed and is now dead: %s", job_id, message_without_detail(error), extra=extra)
     result = TransitionResult(TransitionStatus.DONE, State.DEAD)
     reactions.after(connection, [ended(dead, result, Ending.FAILED, is_due=False, error=reason)])
     return True

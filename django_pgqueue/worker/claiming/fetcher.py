@@ -30,6 +30,7 @@ from django_pgqueue.reactions import Reactions
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.completion.completer import Completer
+from django_pgqueue.worker.completion.receiver_thread import CallbackRunner
 from django_pgqueue.worker.completion.writer import release_executions
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.connection import ConnectionSource
@@ -39,9 +40,9 @@ from django_pgqueue.worker.runtime.shared_memory import health_memory
 from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.pool import Pool
 
-from .claim_size import ClaimSize, Leases, Receivers
+from .claim_size import ClaimSize
 from .claimer import Claimer
-from .lease_monitor import ClaimCounter
+from .lease_monitor import ClaimCounter, LeaseGuard
 from .limited.limited_lanes import LimitedLanes
 from .next_scan import BEHIND_SECONDS, NextScan, Pacing
 from .waking.fetcher_sleep import PollRequests
@@ -79,8 +80,8 @@ class Fetcher(Service):
         *,
         polls: PollRequests,
         claims: ClaimCounter,
-        leases: Leases,
-        receivers: Receivers,
+        leases: LeaseGuard,
+        receivers: CallbackRunner,
         reactions: Reactions,
         on_requests: Mapping[str, Callable[[], None]],
         on_events: Callable[[Sequence[int]], None],
@@ -159,10 +160,8 @@ class Fetcher(Service):
         try:
             self._release_waiting(float("inf"))
         except (psycopg.Error, OSError):
-            logger.warning(
-                "prefetched jobs could not be released: the supervisor will release them",
-                extra=event("jobs_not_released", count=len(self.in_flight.waiting)),
-            )
+            extra = event("jobs_not_released", count=len(self.in_flight.waiting))
+            logger.warning("prefetched jobs could not be released: the supervisor will release them", extra=extra)
 
     def _sleep(self, timeout_seconds: float) -> None:
         payloads = self.polls.waker.wait_for_notifications(timeout_seconds)

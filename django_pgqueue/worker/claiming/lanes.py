@@ -21,8 +21,7 @@ from django_pgqueue.worker.slots.queue_slots import QueueSlots
 from .lane_cursors import LaneCursors, cursor_behind, exhausted_lanes, forget_oldest, lane_of
 from .limited.key_pages import KeyPages, rule_of
 from .many_lanes.lane_pages import LanePages
-from .many_lanes.shared_scans import SharedScans
-from .next_scan import Pacing
+from .next_scan import Pacing, SharedScans
 
 AGE_LIMIT_SECONDS: Final = 1.0
 """How old the last scan may be while claims find jobs. After a claim that found none, only `Pacing` delays a scan."""

@@ -162,11 +162,8 @@ class LeaseMonitor(Service):
             missing -= self._committed(missing)
         lost = {key.execution_id for key in missing} - self.completer.ids()
         if lost:
-            logger.warning(
-                "executions %s no longer belong to this worker: interrupted",
-                sorted(lost),
-                extra=event("executions_lost", count=len(lost)),
-            )
+            extra = event("executions_lost", count=len(lost))
+            logger.warning("executions %s no longer belong to this worker: interrupted", sorted(lost), extra=extra)
             self.pool.interrupt(lost)
         self._release_unknown(is_open, claims_ended)
 
@@ -227,11 +224,8 @@ class LeaseMonitor(Service):
         self._unknown = {key: self._unknown.get(key, claims_begun) for key in unknown}
         if stray:
             ids = [execution.execution_id for execution in stray]
-            logger.warning(
-                "executions %s are open but not in flight in this process: released",
-                ids,
-                extra=event("executions_unknown", count=len(ids)),
-            )
+            extra = event("executions_unknown", count=len(ids))
+            logger.warning("executions %s are open but not in flight in this process: released", ids, extra=extra)
             with self.link.use() as connection:
                 release_executions(connection, stray, self.reactions)
 

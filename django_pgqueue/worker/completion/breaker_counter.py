@@ -224,11 +224,8 @@ def _sum(one: Ended | None, other: Ended | None) -> Ended:
 
 def _log_closed(limit_key: str) -> None:
     limit_key = visible(logged(limit_key))
-    logger.info(
-        "the circuit breaker of limit key %s is closed: a job succeeded",
-        limit_key,
-        extra=event("breaker_closed", limit_key=limit_key),
-    )
+    extra = event("breaker_closed", limit_key=limit_key)
+    logger.info("the circuit breaker of limit key %s is closed: a job succeeded", limit_key, extra=extra)
 
 
 def _log_opened(opened: Opened, breaker: Breaker) -> None:

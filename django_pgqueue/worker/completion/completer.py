@@ -240,7 +240,7 @@ class Completer(Service):
         """Write the last progress of these attempts. Return the reports to write, and those with locked rows."""
         for report in reports:
             if report.ending is Ending.DISCARDED:
-                self.notes.logs.discard(report.claimed.key)
+                self.notes.logs.pop(report.claimed.key, None)
         locked = self.notes.write(connection, [report.claimed.key for report in reports])
         if not locked:
             return reports, []

@@ -11,9 +11,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 import psycopg
 from django.db import DatabaseError
@@ -23,16 +24,15 @@ from django_pgqueue.db.errors import TRANSIENT, message_without_detail
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.job_log import HALF_LINES, LogBuffer, RecordedLine
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import completions, execute, logs
 from django_pgqueue.lifecycle.logs import KeptLog
 from django_pgqueue.lifecycle.types import ExecutionKey, Noted, TransitionStatus
 from django_pgqueue.worker.runtime.outages import outage_log
 
-if TYPE_CHECKING:
-    from django_pgqueue.ground.progress import Progress
-
-
 logger = logging.getLogger("django_pgqueue.worker")
+
+Value = TypeVar("Value")
 
 WRITE_SECONDS: Final = 1.0
 """Interval between two writes of changed progress."""
@@ -48,6 +48,78 @@ class Note(NamedTuple):
     noted_at: float
 
 
+class Unwritten(dict[ExecutionKey, Value]):
+    """What is not written yet of each execution. Any thread adds values: each access is one atomic operation on a dict.
+
+    Args:
+        as_row: Makes the row that is written.
+        write: Writes rows. Returns the executions that were found: True if the row was written, False if it is locked.
+        log_refusal: Logs how many values the database refused, and why.
+    """
+
+    def __init__(
+        self,
+        as_row: Callable[[ExecutionKey, Value], Any],
+        write: Callable[[Connection, Sequence[Any]], Mapping[int, bool]],
+        log_refusal: Callable[[int, str], None],
+    ) -> None:
+        super().__init__()
+        self._as_row = as_row
+        self._write = write
+        self._log_refusal = log_refusal
+
+    def write(self, connection: Connection, keys: Collection[ExecutionKey] | None) -> set[ExecutionKey]:
+        """Write the values of these executions, or of all; return those that are left. See `Notes.write()`.
+
+        A value is removed before it is read, so that what arrives meanwhile is written by the next call.
+        """
+        wanted = list(self) if keys is None else keys
+        taken = {key: value for key in wanted if (value := self.pop(key, None)) is not None}
+        rows = [self._as_row(key, value) for key, value in taken.items()]
+        try:
+            answers, refused, left = execute.divided(connection, rows, partial(self._write, connection))
+        except (psycopg.Error, DatabaseError, OSError) as error:
+            if not isinstance(connection, EngineConnection) or is_lost(connection):
+                self._put_back(taken)
+                raise
+            if isinstance(error, TRANSIENT):
+                self._put_back(taken)
+                return set(taken)
+            answers, refused, left = {}, [execute.Refused(row, error) for row in rows], []
+        if refused and outage_log.may_log():
+            self._log_refusal(len(refused), message_without_detail(refused[0].error))
+        locked = {key for key in taken if not answers.get(key.execution_id, True)} | {row.key for row in left}
+        self._put_back({key: taken[key] for key in locked})
+        return locked
+
+    def _put_back(self, taken: Mapping[ExecutionKey, Value]) -> None:
+        for key, value in taken.items():
+            self.setdefault(key, value)  # a value that was stored in the meantime is newer
+
+
+def _progress_row(key: ExecutionKey, note: Note) -> Noted:
+    return Noted(key, note.progress, time.monotonic() - note.noted_at)
+
+
+def _write_progress(connection: Connection, rows: Sequence[Noted]) -> dict[int, bool]:
+    noted = completions.note_progress(connection, rows)
+    return {execution_id: result.status is not TransitionStatus.LOCKED for execution_id, result in noted.items()}
+
+
+def _log_refused_progress(count: int, reason: str) -> None:
+    extra = event("progress_refused", count=count)
+    logger.warning("the progress of %d jobs cannot be written: %s", count, reason, extra=extra)
+
+
+def _lines_row(key: ExecutionKey, buffer: LogBuffer) -> KeptLog:
+    return KeptLog(key, buffer.content())
+
+
+def _log_refused_lines(count: int, reason: str) -> None:
+    extra = event("log_lines_refused", count=count)
+    logger.warning("the log lines of %d jobs cannot be written: %s", count, reason, extra=extra)
+
+
 class Notes:
     """The latest progress of each execution that is not written yet.
 
@@ -59,8 +131,9 @@ class Notes:
         """Called when there is progress to write and there was none before."""
         self._is_announced = False
         """Whether `on_pending()` was called since there was nothing to write."""
-        self._unwritten: dict[ExecutionKey, Note] = {}
-        self.logs = UnwrittenLogs()
+        self._unwritten = Unwritten(_progress_row, _write_progress, _log_refused_progress)
+        self.logs = Unwritten(_lines_row, logs.keep_logs, _log_refused_lines)
+        """The buffers with lines that are not written yet. A completion that deletes lines removes theirs."""
         self._written_at = float("-inf")
 
     def __len__(self) -> int:
@@ -77,7 +150,7 @@ class Notes:
 
         def add(line: RecordedLine) -> None:
             buffer.add(line)
-            self.logs.changed(key, buffer)
+            self.logs[key] = buffer
             self._announce()
 
         return add
@@ -105,49 +178,12 @@ class Notes:
 
         Return the executions with locked rows, or that time was up for. Their progress is written later. Progress that
         cannot be written for another reason is logged and dropped, because it must not delay the job's completion. An
-        error of a lost connection is raised, and then nothing is dropped.
+        error of a lost connection is raised, and then nothing is dropped. Lines never delay a completion.
         """
         if keys is None:
             self._written_at = time.monotonic()
         self.logs.write(connection, keys)
-        wanted = list(self._unwritten) if keys is None else keys
-        taken = {key: note for key in wanted if (note := self._unwritten.pop(key, None)) is not None}
-        if not taken:
-            return set()
-        try:
-            results, refused, left = execute.divided(
-                connection, _as_rows(taken), lambda part: completions.note_progress(connection, part)
-            )
-        except (psycopg.Error, DatabaseError, OSError) as error:
-            if not isinstance(connection, EngineConnection) or is_lost(connection):
-                self._put_back(taken)
-                raise
-            if isinstance(error, TRANSIENT):
-                self._put_back(taken)
-                return set(taken)
-            if outage_log.may_log():
-                logger.warning(
-                    "the progress of %d jobs cannot be written: %s",
-                    len(taken),
-                    message_without_detail(error),
-                    extra=event("progress_refused", count=len(taken)),
-                )
-            return set()
-        if refused and outage_log.may_log():
-            logger.warning(
-                "the progress of %d jobs cannot be written: %s",
-                len(refused),
-                message_without_detail(refused[0].error),
-                extra=event("progress_refused", count=len(refused)),
-            )
-        locked_ids = {key for key, result in results.items() if result.status is TransitionStatus.LOCKED}
-        locked = {key for key in taken if key.execution_id in locked_ids} | {row.key for row in left}
-        self._put_back({key: taken[key] for key in locked})
-        return locked
-
-    def _put_back(self, taken: dict[ExecutionKey, Note]) -> None:
-        for key, note in taken.items():
-            self._unwritten.setdefault(key, note)  # a note that was stored in the meantime is newer
+        return self._unwritten.write(connection, keys)
 
 
 class ProgressSender:
@@ -207,69 +243,3 @@ class ProgressSender:
         with self._guard:
             self._is_closed = True
             return self.message(execution_id)
-
-
-def _as_rows(taken: dict[ExecutionKey, Note]) -> list[Noted]:
-    now = time.monotonic()
-    return [Noted(key, note.progress, now - note.noted_at) for key, note in taken.items()]
-
-
-class UnwrittenLogs:
-    """The buffers that have lines that are not written yet. Each access is one atomic operation on a dict.
-
-    `Notes` owns the lines that are not written yet. Lines never delay the completion of their job: those that the
-    database refuses are dropped.
-    """
-
-    def __init__(self) -> None:
-        self._unwritten: dict[ExecutionKey, LogBuffer] = {}
-
-    def __len__(self) -> int:
-        return len(self._unwritten)
-
-    def changed(self, key: ExecutionKey, buffer: LogBuffer) -> None:
-        """Record that a buffer has lines to write. Safe from any thread."""
-        self._unwritten[key] = buffer
-
-    def discard(self, key: ExecutionKey) -> None:
-        """Forget the lines of an execution that its completion deletes."""
-        self._unwritten.pop(key, None)
-
-    def write(self, connection: Connection, keys: Collection[ExecutionKey] | None) -> None:
-        """Write the lines of these executions, or of all. An error of a lost connection is raised, and drops nothing.
-
-        A buffer is removed before it is read, so that a line that arrives meanwhile is written by the next call.
-        """
-        if not self._unwritten:
-            return
-        wanted = list(self._unwritten) if keys is None else keys
-        taken = {key: buffer for key in wanted if (buffer := self._unwritten.pop(key, None)) is not None}
-        rows = [KeptLog(key, buffer.content()) for key, buffer in taken.items()]
-        try:
-            done = execute.divided(connection, rows, lambda part: logs.keep_logs(connection, part))
-        except (psycopg.Error, DatabaseError, OSError) as error:
-            if not isinstance(connection, EngineConnection) or is_lost(connection):
-                self._put_back(taken)
-                raise
-            if isinstance(error, TRANSIENT):
-                self._put_back(taken)
-            else:
-                _log_refusal(len(taken), error)
-            return
-        self._put_back({row.key: taken[row.key] for row in done.left})
-        if done.refused:
-            _log_refusal(len(done.refused), done.refused[0].error)
-
-    def _put_back(self, taken: dict[ExecutionKey, LogBuffer]) -> None:
-        for key, buffer in taken.items():
-            self._unwritten.setdefault(key, buffer)
-
-
-def _log_refusal(count: int, error: Exception) -> None:
-    if outage_log.may_log():
-        logger.warning(
-            "the log lines of %d jobs cannot be written: %s",
-            count,
-            message_without_detail(error),
-            extra=event("log_lines_refused", count=count),
-        )

@@ -18,18 +18,16 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from django_pgqueue.ground import log_events
+from django_pgqueue.signals import WorkerSignal
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.job_events import log_failure
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.process_info import call_here
 
 from .receivers import Call, Delivery, PendingCalls, calls_of, contained, identity
-
-if TYPE_CHECKING:
-    from django_pgqueue.signals import WorkerSignal
 
 T = TypeVar("T")
 logger = logging.getLogger("django_pgqueue.worker")
@@ -157,11 +155,8 @@ class CallbackRunner:
     def drain(self, seconds: float, is_interrupted: Callable[[], bool] = lambda: False) -> None:
         """Wait as `wait_until_called()` does, at the end of the process, and log how many events are left."""
         if not self.wait_until_called(seconds, is_interrupted):
-            logger.error(
-                "%d signals were not sent because the process is ending",
-                len(self._events),
-                extra=log_events.event("signals_dropped", count=len(self._events)),
-            )
+            extra = log_events.event("signals_dropped", count=len(self._events))
+            logger.error("%d signals were not sent because the process is ending", len(self._events), extra=extra)
 
     def wait_until_called(self, seconds: float, is_interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Wait until no event is left, `is_interrupted()` returns True, or `seconds` have passed.

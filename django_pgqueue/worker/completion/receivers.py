@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from django_pgqueue.ground import log_events
 from django_pgqueue.schedules.job_options import NotReturned
+from django_pgqueue.signals import WorkerSignal
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.runtime.time_limit import TimedCall
-
-if TYPE_CHECKING:
-    from django_pgqueue.signals import WorkerSignal
-
 
 T = TypeVar("T")
 Call = tuple[Any, Callable[[], Any]]

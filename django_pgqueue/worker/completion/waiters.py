@@ -16,15 +16,13 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import psycopg
 
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.waiting import completion_listener
-
-if TYPE_CHECKING:
-    from django_pgqueue.db.statements import Connection
 
 logger = logging.getLogger("django_pgqueue.worker")
 

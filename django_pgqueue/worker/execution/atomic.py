@@ -12,27 +12,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import countOf
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.db import DatabaseError
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_pgqueue.db.errors import is_outage
 from django_pgqueue.db.transactions import read_committed
 from django_pgqueue.exceptions import JobLocked, LeaseLost
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import job_event
+from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import completions
 from django_pgqueue.lifecycle.completions import SUCCEEDED
-from django_pgqueue.lifecycle.types import Noted, Succeeded, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle.types import Claimed, Noted, Succeeded, TransitionResult, TransitionStatus
 
 from . import error_text
 from .report import STOPS, Report
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
-
-    from django_pgqueue.ground.progress import Progress
-    from django_pgqueue.lifecycle.types import Claimed
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
@@ -18,8 +18,11 @@ from django.db import connections, transaction
 from django_pgqueue import log, middleware
 from django_pgqueue.exceptions import Cancel, LeaseLost
 from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.progress import Progress
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.signals import job_started
-from django_pgqueue.tasks.context import ProgressReporter, TaskContext, running_database, running_job
+from django_pgqueue.tasks.context import TaskContext, running_database, running_job
+from django_pgqueue.tasks.definition import TaskDefinition
 from django_pgqueue.tasks.redaction import hidden_from_reports
 from django_pgqueue.worker.runtime.process_info import call_here, end_copy, forks
 
@@ -27,16 +30,9 @@ from . import atomic, log_recorder, stored_values
 from .attempt_plan import AttemptPlan
 from .failure import report_of
 from .job_events import IN_JOB_THREAD, start_of
-from .report import EXPIRED, PLAIN, Report, binds, encoded_result, refuse_unrun_value, success_ending
+from .report import EXPIRED, PLAIN, ProgressSink, Report, binds, encoded_result, refuse_unrun_value, success_ending
 from .steps.runner import AttemptSteps
 from .stored_values import DoesNotFit, arguments_with_results, read_call
-
-if TYPE_CHECKING:
-    from django_pgqueue.ground.progress import Progress
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.tasks.definition import TaskDefinition
-
-    from .report import ProgressSink
 
 
 class Attempt:
@@ -65,11 +61,6 @@ class Attempt:
         self.notes = notes
         self.copy = forks.count
         self.started_at = time.monotonic()
-
-    @property
-    def known_task(self) -> TaskDefinition | None:
-        """The task, or None if this process does not have it."""
-        return self.plan.task
 
     def run(self) -> Report:
         """Run the task in this thread. Raise nothing except what another thread raises in this one.
@@ -325,19 +316,7 @@ class Attempt:
         self.notes.note(self.claimed.key, progress)
 
 
-class StartingAttempt(ProgressReporter, Protocol):
-    """An attempt that has found its task."""
-
-    claimed: Claimed
-    alias: str
-    task: TaskDefinition
-    steps: AttemptSteps | None
-    outer_blocks: int
-
-    def was_asked(self) -> bool: ...
-
-
-def context_of(attempt: StartingAttempt, headers: Mapping[str, Any]) -> TaskContext:
+def context_of(attempt: Attempt, headers: Mapping[str, Any]) -> TaskContext:
     """Return the context of an attempt. A task with a context can use steps."""
     claimed, task = attempt.claimed, attempt.task
     if task.takes_context:

@@ -7,17 +7,13 @@ it. A plan is made anew when its task is registered anew or when a setting chang
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from django.core.exceptions import ImproperlyConfigured
 
-from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.settings.conf import Settings, get_settings
 from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.definition import TaskDefinition
 from django_pgqueue.tasks.redaction import hides_result
-
-if TYPE_CHECKING:
-    from django_pgqueue.settings.conf import Settings
-    from django_pgqueue.tasks.definition import TaskDefinition
 
 
 class AttemptPlan:

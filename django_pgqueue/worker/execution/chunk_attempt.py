@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 from django.db import connections
 
 from django_pgqueue import middleware
+from django_pgqueue.arguments.plan import CallArguments
 from django_pgqueue.declared.chunks import Chunk, ChunkJob, results_of
 from django_pgqueue.exceptions import Cancel, Dead, ResultNotStored
 from django_pgqueue.ground.endings import SUCCESSES, Ending
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.signals import job_started
 from django_pgqueue.tasks.context import TaskContext
 from django_pgqueue.tasks.redaction import hidden_from_reports
@@ -32,19 +34,9 @@ from django_pgqueue.tasks.redaction import hidden_from_reports
 from . import stored_values
 from .attempt import Attempt
 from .attempt_plan import AttemptPlan, plan_of
-from .failure import report_of
 from .job_events import IN_JOB_THREAD, start_of
-from .report import EXPIRED, Report, binds, encoded_result, for_each_job, success_ending
+from .report import EXPIRED, ProgressSink, Report, binds, encoded_result, for_each_job, success_ending
 from .stored_values import DoesNotFit, arguments_with_results, read_call
-
-if TYPE_CHECKING:
-    from django_pgqueue.arguments.plan import CallArguments
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.tasks.definition import TaskDefinition
-
-    from .report import ProgressSink
-    from .steps.runner import AttemptSteps
-
 
 UNDONE: Final = "the call is undone, because the result of another job of its chunk cannot be stored"
 
@@ -62,21 +54,6 @@ def planned_attempt(plan: AttemptPlan, claimed: Claimed, alias: str, notes: Prog
     """Return the attempt that runs a claimed job, or a chunk of jobs, by the plan of its task."""
     attempt_class = ChunkAttempt if plan.makes_chunks or claimed.others is not None else Attempt
     return attempt_class(plan, claimed, alias, notes)
-
-
-@dataclass(slots=True)
-class EndedChunkJob:
-    """A job of a chunk, as `failure.report_of()` needs it."""
-
-    claimed: Claimed
-    alias: str
-    started_at: float
-    interrupted: bool
-    timed_out: bool
-    cancelled: bool
-    committing: bool
-    known_task: TaskDefinition | None
-    steps: AttemptSteps | None = None
 
 
 class ChunkAttempt(Attempt):
@@ -172,10 +149,7 @@ class ChunkAttempt(Attempt):
         self._make_chunk()
         return self._call_function() if self.chunk else None
 
-    def _aenter(self) -> Awaitable[Any]:
-        return self._enter_async()
-
-    async def _enter_async(self) -> Any:
+    async def _aenter(self) -> Any:
         plan = self.task.plan
         if plan is not None and plan.loads_rows:
             await sync_to_async(self._make_chunk)()
@@ -274,8 +248,12 @@ class ChunkAttempt(Attempt):
 
     def _failure_of(self, job: Claimed, error: BaseException, *, ended_call: bool = False) -> Report:
         """Return the report of a job that ended with an exception of its own, or with that of the call."""
-        flags = (self.interrupted, self.timed_out, self.cancelled, self.committing) if ended_call else (False,) * 4
-        return report_of(EndedChunkJob(job, self.alias, self.started_at, *flags, self.known_task), error)
+        attempt = Attempt(self.plan, job, self.alias, self.notes)
+        attempt.started_at = self.started_at
+        if ended_call:
+            attempt.interrupted, attempt.timed_out = self.interrupted, self.timed_out
+            attempt.cancelled, attempt.committing = self.cancelled, self.committing
+        return attempt.ended_by(error)
 
     # ---------------------------------------------------------------- from other threads
 

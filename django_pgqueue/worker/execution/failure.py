@@ -2,13 +2,16 @@
 
 `Attempt` calls `report_of()` for everything that a task raises, and for what another thread raises in the job's thread.
 It protects one rule: each attempt gets a report, whatever the exception's own code does.
+
+The slots call `given_up()` when they abandon a job that did not stop at its timeout or after its cancellation, because
+the attempt itself may never return.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from django_pgqueue.declared.steps import StepsChanged, Suspended
 from django_pgqueue.exceptions import (
@@ -22,21 +25,19 @@ from django_pgqueue.exceptions import (
     Throttled,
 )
 from django_pgqueue.ground.endings import Ending
+from django_pgqueue.lifecycle.types import Claimed
+from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.tasks import registry
 
 from . import error_text, retry_policy
 from .atomic import NoTransaction
+from .attempt_plan import AttemptPlan
 from .error_text import is_a
-from .report import STOPS, Report, last_resort, recorded_class
+from .report import STOPS, Report, for_each_job, last_resort, recorded_class
+from .steps.runner import AttemptSteps
 from .stored_values import DependencyUnfinished, DoesNotFit
-from .timeouts import CANCELLED, timeout_of
 
-if TYPE_CHECKING:
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.tasks.definition import TaskDefinition
-
-    from .steps.runner import AttemptSteps
-
-
+CANCELLED: Final = "stopped while it ran because the job was cancelled"
 POSTPONED_SECONDS: Final = 1.0
 """When a postponed job is due again at the earliest, so that it is not claimed again before it waits."""
 
@@ -45,6 +46,7 @@ class EndedAttempt(Protocol):
     """An attempt that has ended with an exception."""
 
     claimed: Claimed
+    plan: AttemptPlan
     alias: str
     steps: AttemptSteps | None
     started_at: float
@@ -52,10 +54,6 @@ class EndedAttempt(Protocol):
     timed_out: bool
     cancelled: bool
     committing: bool
-
-    @property
-    def known_task(self) -> TaskDefinition | None:
-        """The task, or None if the attempt has not found it."""
 
 
 def report_of(attempt: EndedAttempt, exception: BaseException) -> Report:
@@ -79,7 +77,7 @@ def _report_of(attempt: EndedAttempt, exception: BaseException) -> Report:
         attempt.started_at,
         time.monotonic(),
         exception=exception,
-        exception_class=recorded_class(attempt.known_task, exception),
+        exception_class=recorded_class(attempt.plan.task, exception),
         error=error_text.message(exception),
         may_be_committed=attempt.committing,
         has_compensations=attempt.steps is not None and attempt.steps.has_compensations,
@@ -120,3 +118,38 @@ def _failed(report: Report, exception: BaseException, alias: str) -> None:
         report.delay_seconds = None if last else exception.after_seconds
     else:
         report.delay_seconds = retry_policy.delay_after_failure(report.claimed, exception, alias=alias)
+
+
+def given_up(claimed: Claimed, started_at: float, *, alias: str, stack: str, cancelled: bool = False) -> Report:
+    """Return the report of an attempt that did not stop in time, with the stack of its code, or of each job of a chunk.
+
+    `alias` is the database of the job.
+    """
+    most_bytes = get_settings().MAX_TRACEBACK_BYTES
+    if cancelled:
+        error = error_text.storable(f"{CANCELLED}, but its code kept running.\n{stack}", most_bytes)
+        return for_each_job(
+            claimed, lambda job: Report(job, Ending.CANCELLED, started_at, time.monotonic(), error=error)
+        )
+    timeout, traceback = timeout_of(claimed), error_text.storable(stack, most_bytes)
+
+    def timed_out(job: Claimed) -> Report:
+        return Report(
+            job,
+            Ending.FAILED,
+            started_at,
+            time.monotonic(),
+            delay_seconds=retry_policy.delay_after_failure(job, timeout, alias=alias, in_time=True),
+            exception=timeout,
+            exception_class=error_text.class_path(timeout),
+            error=error_text.message(timeout),
+            traceback=traceback,
+        )
+
+    return for_each_job(claimed, timed_out)
+
+
+def timeout_of(claimed: Claimed) -> TaskTimeout:
+    task = registry.get(claimed.task_name)
+    seconds = (task and task.timeout_seconds) or 0.0
+    return TaskTimeout(f"ran for longer than its timeout of {seconds:g} s")

@@ -13,12 +13,13 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django_pgqueue import log, signals
 from django_pgqueue.ends.end_checks import follow
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions, arguments_of, signals_of
 from django_pgqueue.signals import TaskSignal, WorkerSignal
 from django_pgqueue.tasks import registry
@@ -26,9 +27,6 @@ from django_pgqueue.worker.runtime.process_info import call_here
 
 from . import error_text
 from .report import STOPS
-
-if TYPE_CHECKING:
-    from django_pgqueue.lifecycle.types import Claimed
 
 logger = logging.getLogger("django_pgqueue.worker")
 

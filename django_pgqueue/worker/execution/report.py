@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from django_pgqueue.declared.retry import DEFAULT_BACKOFF
+from django_pgqueue.declared.steps import Suspension
 from django_pgqueue.encoding.serialization import encode_result
 from django_pgqueue.exceptions import Dead, LeaseLost, ResultNotStored, TaskCancelled, TaskTimeout
 from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.job_log import RecordedLine
+from django_pgqueue.ground.progress import Progress
+from django_pgqueue.lifecycle.types import Claimed, ExecutionKey
+from django_pgqueue.tasks.definition import TaskDefinition
 from django_pgqueue.worker.execution import error_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from django_pgqueue.declared.steps import Suspension
-    from django_pgqueue.ground.job_log import RecordedLine
-    from django_pgqueue.ground.progress import Progress
-    from django_pgqueue.lifecycle.types import Claimed, ExecutionKey
-    from django_pgqueue.tasks.definition import TaskDefinition
-
 
 STOPS: Final = (LeaseLost, TaskTimeout, TaskCancelled)
 """Exceptions that the worker may raise in a job's thread at any moment."""

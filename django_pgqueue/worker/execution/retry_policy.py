@@ -7,23 +7,20 @@ It runs the application's backoff function, and falls back to the default backof
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.db import DEFAULT_DB_ALIAS
 
 from django_pgqueue.declared.retry import DEFAULT_BACKOFF
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle.types import OpenExecution
+from django_pgqueue.lifecycle.types import Claimed, OpenExecution
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.context import TaskContext
+from django_pgqueue.tasks.definition import TaskDefinition
 from django_pgqueue.worker.runtime.time_limit import call_in_time
 
 from . import error_text
-
-if TYPE_CHECKING:
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.tasks.definition import TaskDefinition
 
 BACKOFF_SECONDS: Final = 2.0
 """How long an engine thread waits for an application's backoff function."""
@@ -32,45 +29,55 @@ UNKNOWN_LONGEST_SECONDS: Final = 600.0
 
 
 def delay_after_failure(
-    claimed: Claimed, exception: BaseException | None, *, alias: str = DEFAULT_DB_ALIAS, in_time: bool = False
+    job: Claimed | OpenExecution,
+    exception: BaseException | None,
+    *,
+    alias: str = DEFAULT_DB_ALIAS,
+    in_time: bool = False,
 ) -> float | None:
     """Return the seconds until the next attempt, or None for no further attempt.
 
     `alias` is the database of the job. Set `in_time` if the caller is an engine thread: a backoff function that hangs
     is then abandoned after 2 s.
     """
-    return _delay(claimed, exception, alias, in_time=in_time)
+    if job.attempt >= job.max_attempts:
+        return None
+    task = registry.get(job.task_name or "")
+    if task is None:
+        return DEFAULT_BACKOFF(job.attempt, exception)
+    delay = partial(task.delay_after, job.attempt, exception, partial(_task_result, task, job, alias))
+    try:
+        calls_application = callable(get_settings().BACKOFF if task.backoff is None else task.backoff)
+        owner = f"the backoff of {task.name}"
+        if in_time and calls_application:
+            delay_seconds = call_in_time(delay, BACKOFF_SECONDS, owner, job.execution_id)
+        else:
+            delay_seconds = delay()
+        # Convert it to a plain float, because a subclass of float can override anything.
+        return None if delay_seconds is None else float.__float__(delay_seconds)
+    except BaseException as error:  # noqa: BLE001 -- the backoff is the application's function, and may raise anything
+        name = registry.in_words(job.task_name)
+        extra = event("backoff_failed", task=job.task_name)
+        error_text.log_exception(f"the backoff of {name} failed; the default is used:", error, extra=extra)
+        return DEFAULT_BACKOFF(job.attempt, exception)
 
 
 def delay_after_crash(
-    execution: OpenExecution, *, alias: str = DEFAULT_DB_ALIAS, by_default: bool = False
+    job: Claimed | OpenExecution, *, alias: str = DEFAULT_DB_ALIAS, by_default: bool = False
 ) -> float | None:
     """Return the seconds until the next attempt of a job whose worker was lost, or None for no further one.
 
-    Only a job that had started is charged with the crash; after `CRASH_BUDGET` crashes it is dead. After the first
-    crash it is due at once: the cause was more likely the machine, and if it was the job, it runs isolated from now on.
-    With `by_default`, no function of the application is called. `alias` is the database of the job.
+    Only a job that had started is charged with the crash, as a claimed job has; after `CRASH_BUDGET` crashes it is
+    dead. After the first crash it is due at once: the cause was more likely the machine, and if it was the job, it runs
+    isolated from now on. With `by_default`, no function of the application is called. `alias` is the database of the
+    job.
     """
-    if execution.started and execution.crashes + 1 >= get_settings().CRASH_BUDGET:
+    has_started = isinstance(job, Claimed) or job.started
+    if has_started and job.crashes + 1 >= get_settings().CRASH_BUDGET:
         return None
-    known = execution._replace(task_name="") if by_default else execution
-    delay_seconds = _delay(known, None, alias, in_time=True)
-    return delay_seconds if delay_seconds is None or execution.crashes else 0.0
-
-
-def as_open_execution(claimed: Claimed) -> OpenExecution:
-    """Return the input of `delay_after_crash` for a claimed job that had started."""
-    return OpenExecution(
-        claimed.execution_id,
-        claimed.job_id,
-        claimed.task_name,
-        claimed.queue_name,
-        claimed.attempt,
-        claimed.max_attempts,
-        claimed.crashes,
-        started=True,
-        claimed_ms=claimed.claimed_ms,
-    )
+    known = job._replace(task_name="") if by_default else job
+    delay_seconds = delay_after_failure(known, None, alias=alias, in_time=True)
+    return delay_seconds if delay_seconds is None or job.crashes else 0.0
 
 
 def delay_while_unknown(unknown_seconds: float | None) -> float | None:
@@ -85,32 +92,6 @@ def delay_while_unknown(unknown_seconds: float | None) -> float | None:
     return min(max(waited, UNKNOWN_FIRST_SECONDS), UNKNOWN_LONGEST_SECONDS)
 
 
-def _delay(job: Claimed | OpenExecution, exception: BaseException | None, alias: str, *, in_time: bool) -> float | None:
-    if job.attempt >= job.max_attempts:
-        return None
-    task = registry.get(job.task_name or "")
-    if task is None:
-        return _default_delay(job.attempt, exception)
-    delay = partial(task.delay_after, job.attempt, exception, partial(_task_result, task, job, alias))
-    try:
-        calls_application = callable(get_settings().BACKOFF if task.backoff is None else task.backoff)
-        owner = f"the backoff of {task.name}"
-        if in_time and calls_application:
-            delay_seconds = call_in_time(delay, BACKOFF_SECONDS, owner, job.execution_id)
-        else:
-            delay_seconds = delay()
-        # Convert it to a plain float, because a subclass of float can override anything.
-        return None if delay_seconds is None else float.__float__(delay_seconds)
-    except BaseException as error:  # noqa: BLE001 -- the backoff is the application's function, and may raise anything
-        name = registry.in_words(job.task_name)
-        error_text.log_exception(
-            f"the backoff of {name} failed; the default is used:",
-            error,
-            extra=event("backoff_failed", task=job.task_name),
-        )
-        return _default_delay(job.attempt, exception)
-
-
 def _task_result(task: TaskDefinition, job: Claimed | OpenExecution, alias: str) -> Any:
     """Return the result that a backoff gets: the framework's, or the job. It loads what is not known on first use."""
     if task.adapter is not None:
@@ -123,7 +104,3 @@ def _task_result(task: TaskDefinition, job: Claimed | OpenExecution, alias: str)
         database=alias,
         task_name=job.task_name or "",
     ).task_result
-
-
-def _default_delay(attempt: int, exception: BaseException | None) -> float:
-    return DEFAULT_BACKOFF(attempt, exception)

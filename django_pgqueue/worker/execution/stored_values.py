@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from django_pgqueue.arguments.converter import Rows
+from django_pgqueue.arguments.plan import CallArguments, CallPlan, Converted
 from django_pgqueue.arguments.rows import KEYS, LoadedRows, RowMissing
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.encoding import codecs
 from django_pgqueue.encoding.headers import decode_headers
 from django_pgqueue.encoding.serialization import decode_arguments
@@ -20,16 +23,10 @@ from django_pgqueue.exceptions import Cancel, Dead
 from django_pgqueue.ground.envelope import is_envelope
 from django_pgqueue.ground.placeholders import markers_in, with_results
 from django_pgqueue.lifecycle import graphs
+from django_pgqueue.lifecycle.types import Claimed, NodeResult
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import FINISHED, State
-
-if TYPE_CHECKING:
-    from django_pgqueue.arguments.converter import Rows
-    from django_pgqueue.arguments.plan import CallArguments, CallPlan, Converted
-    from django_pgqueue.db.statements import Connection
-    from django_pgqueue.lifecycle.types import Claimed, NodeResult
-    from django_pgqueue.tasks.definition import TaskDefinition
-
+from django_pgqueue.tasks.definition import TaskDefinition
 
 MOST_RESULTS: Final = 1_000_000
 """How many results the arguments of one job may have, those that occur several times included."""

@@ -99,10 +99,5 @@ class BulkActs:
 
     @staticmethod
     def _log(audit_id: int, action: str, outcome: ActOutcome) -> None:
-        logger.info(
-            "bulk act %s (%s) ended: %s",
-            audit_id,
-            action,
-            outcome,
-            extra=event("bulk_act_ended", audit_id=audit_id, action=str(action), outcome=str(outcome)),
-        )
+        extra = event("bulk_act_ended", audit_id=audit_id, action=str(action), outcome=str(outcome))
+        logger.info("bulk act %s (%s) ended: %s", audit_id, action, outcome, extra=extra)

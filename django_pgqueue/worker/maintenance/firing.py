@@ -51,11 +51,8 @@ TURN_SECONDS: Final = 1.0
 
 def log_changed(name: str) -> None:
     """Log that the stored schedule was replaced by the code's definition."""
-    logger.info(
-        "schedule %s now has the definition of this worker's code",
-        in_words(name),
-        extra=event("schedule_changed", schedule=name),
-    )
+    extra = event("schedule_changed", schedule=name)
+    logger.info("schedule %s now has the definition of this worker's code", in_words(name), extra=extra)
 
 
 def log_fired(name: str, tick_at: datetime, job_id: int) -> None:
@@ -102,10 +99,7 @@ class _Due:
 
 
 def fire_all(
-    connection: Connection,
-    schedules: Iterable[Scheduled],
-    application: job_options.Application,
-    contain: Containing,
+    connection: Connection, schedules: Iterable[Scheduled], application: job_options.Application, contain: Containing
 ) -> float:
     """Fire the due ticks of schedules, the oldest first, for `TURN_SECONDS` at most.
 

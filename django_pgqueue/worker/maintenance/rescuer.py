@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Final
 
 from django_pgqueue.db.engine_connection import EngineConnection
@@ -106,6 +107,7 @@ class LeaseWatch:
         }
 
 
+@dataclass
 class Rescuer:
     """Rescues the jobs of lost workers.
 
@@ -116,24 +118,17 @@ class Rescuer:
         on_wait: Called with the seconds for which a commit has waited.
     """
 
-    def __init__(
-        self,
-        link: ConnectionSource,
-        reactions: Reactions,
-        delay_for: Callable[[OpenExecution], float | None],
-        on_wait: Callable[[float], None],
-    ) -> None:
-        self.watch = LeaseWatch()
-        self._link = link
-        self._reactions = reactions
-        self._delay_for = delay_for
-        self._on_wait = on_wait
-        self._unrescued = Refusals("the rescue of execution")
+    link: ConnectionSource
+    reactions: Reactions
+    delay_for: Callable[[OpenExecution], float | None]
+    on_wait: Callable[[float], None]
+    watch: LeaseWatch = field(default_factory=LeaseWatch)
+    _unrescued: Refusals = field(default_factory=lambda: Refusals("the rescue of execution"))
 
     def rescue(self) -> bool:
         """Look for lost leases, and rescue their jobs. While no lease ends soon, this sends one statement, a read."""
         try:
-            with self._link.use() as connection:
+            with self.link.use() as connection:
                 self._look(connection)
         except BaseException:
             self.watch.interrupted()
@@ -146,7 +141,7 @@ class Rescuer:
             began = time.monotonic()
             with self.watch.commit():
                 rescues.prove_commit(connection)
-            self._on_wait(time.monotonic() - began)
+            self.on_wait(time.monotonic() - began)
             if lost := self.watch.lost(leases):
                 self._rescue(connection, lost)
         else:
@@ -156,7 +151,7 @@ class Rescuer:
     def _rescue(self, connection: EngineConnection, leases: dict[int, float]) -> None:
         rescued = rescues.rescue(
             connection,
-            self._delay_for,
+            self.delay_for,
             error=RESCUED,
             leases=leases,
             skipped_ids=self._unrescued.skipped_ids(),
@@ -169,7 +164,7 @@ class Rescuer:
         unused = {execution: result for execution, result in rescued if execution.worker_has_stopped}
         results = {execution.execution_id: result for execution, result in unused.items()}
         crashed = [_crash(*row) for row in rescued if row[0] not in unused]
-        self._reactions.after(connection, [*transitions_of(unused, results), *crashed])
+        self.reactions.after(connection, [*transitions_of(unused, results), *crashed])
 
 
 def _statement_for(execution: OpenExecution) -> str:
@@ -179,11 +174,5 @@ def _statement_for(execution: OpenExecution) -> str:
 
 def _crash(execution: OpenExecution, result: TransitionResult) -> JobTransition:
     return ended(
-        execution,
-        result,
-        Ending.CRASHED,
-        is_due=True,
-        error=RESCUED,
-        is_rescued=True,
-        limit_key=execution.limit_key,
+        execution, result, Ending.CRASHED, is_due=True, error=RESCUED, is_rescued=True, limit_key=execution.limit_key
     )

@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from django_pgqueue import __version__
 from django_pgqueue.ground.prometheus import Family, Histogram, Kind
 from django_pgqueue.ground.readings import DATABASE
-from django_pgqueue.worker.runtime.count_memory import (
+from django_pgqueue.worker.runtime.counts import (
     CLAIMS_AT,
     COMPLETIONS_AT,
     DURATIONS,
@@ -52,10 +53,6 @@ class Totals:
         self.jobs = _added_up(memories, lambda memory: memory.jobs)
         self.statements = _added_up(memories, lambda memory: memory.statements)
 
-    def histogram(self, at: int, limits: Sequence[float]) -> Histogram:
-        """Return a histogram without labels."""
-        return _histogram(self.figures, at, limits)
-
 
 def _added_up(
     memories: Sequence[CountMemory], table_of: Callable[[CountMemory], CountTable]
@@ -82,12 +79,44 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-def _one(value: Callable[[Totals], float | Histogram]) -> Callable[[Totals], Iterator[Sample]]:
-    return lambda totals: iter([((), value(totals))])
+QUEUE_AND_TASK: Final = ("queue", "task")
 
 
-def _sum(value: Callable[[HealthMemory], float]) -> Callable[[Totals], Iterator[Sample]]:
-    return _one(lambda totals: float(sum(value(process) for process in totals.processes)))
+def _one(name: str, kind: Kind, text: str, value: Callable[[Totals], float | Histogram]) -> Metric:
+    return Metric(name, kind, text, lambda totals: iter([((), value(totals))]))
+
+
+def _gauge(name: str, text: str, value: Callable[[Totals], float]) -> Metric:
+    return _one(name, "gauge", text, lambda totals: float(value(totals)))
+
+
+def _sum(name: str, text: str, value: Callable[[HealthMemory], float]) -> Metric:
+    return _gauge(name, text, lambda totals: sum(value(process) for process in totals.processes))
+
+
+def _figure(name: str, text: str, at: int) -> Metric:
+    return _one(name, "counter", text, lambda totals: totals.figures[at])
+
+
+def _distribution(name: str, text: str, at: int, limits: Sequence[float]) -> Metric:
+    return _one(name, "histogram", text, lambda totals: _histogram(totals.figures, at, limits))
+
+
+def _times(name: str, text: str, at: int) -> Metric:
+    def read(totals: Totals) -> Iterator[Sample]:
+        for labels, cells in totals.jobs.items():
+            histogram = _histogram(cells, at, DURATIONS)
+            if any(histogram.counts):
+                yield labels, histogram
+
+    return Metric(name, "histogram", text, read, QUEUE_AND_TASK)
+
+
+def _statements(name: str, text: str, cell: int) -> Metric:
+    def read(totals: Totals) -> Iterator[Sample]:
+        return ((labels, cells[cell]) for labels, cells in totals.statements.items())
+
+    return Metric(name, "counter", text, read, ("statement",))
 
 
 def _outcomes(totals: Totals) -> Iterator[Sample]:
@@ -95,20 +124,6 @@ def _outcomes(totals: Totals) -> Iterator[Sample]:
         for outcome, count in zip(OUTCOMES, cells, strict=False):
             if count:
                 yield (*labels, outcome), count
-
-
-def _times(at: int) -> Callable[[Totals], Iterator[Sample]]:
-    def read(totals: Totals) -> Iterator[Sample]:
-        for labels, cells in totals.jobs.items():
-            histogram = _histogram(cells, at, DURATIONS)
-            if any(histogram.counts):
-                yield labels, histogram
-
-    return read
-
-
-def _statements(cell: int) -> Callable[[Totals], Iterator[Sample]]:
-    return lambda totals: ((labels, cells[cell]) for labels, cells in totals.statements.items())
 
 
 def _ends(totals: Totals) -> Iterator[Sample]:
@@ -121,101 +136,48 @@ def _oldest_report_seconds(totals: Totals) -> float:
     return max(0.0, time.monotonic() - min(waiting)) if waiting else 0.0
 
 
-QUEUE_AND_TASK: Final = ("queue", "task")
+def _version(totals: Totals) -> Iterator[Sample]:
+    yield (__version__,), 1.0
+
+
 METRICS: Final[tuple[Metric, ...]] = (
     Metric("pgqueue_attempts", "counter", "Attempts that ended, by outcome.", _outcomes, (*QUEUE_AND_TASK, "outcome")),
-    Metric("pgqueue_run_seconds", "histogram", "Time that attempts ran.", _times(RUN_AT), QUEUE_AND_TASK),
-    Metric(
-        "pgqueue_wait_seconds",
-        "histogram",
-        "Time from when jobs were due to when they started.",
-        _times(WAIT_AT),
-        QUEUE_AND_TASK,
-    ),
-    Metric(
+    _times("pgqueue_run_seconds", "Time that attempts ran.", RUN_AT),
+    _times("pgqueue_wait_seconds", "Time from when jobs were due to when they started.", WAIT_AT),
+    _figure(
         "pgqueue_leases_lost",
-        "counter",
         "Attempts whose result did not count, because another process had closed their execution.",
-        _one(lambda totals: totals.figures[LEASES_LOST_AT]),
+        LEASES_LOST_AT,
     ),
-    Metric(
-        "pgqueue_rescued",
-        "counter",
-        "Executions that this worker rescued from lost workers.",
-        _one(lambda totals: totals.figures[RESCUED_AT]),
-    ),
-    Metric(
-        "pgqueue_claim_batch_size",
-        "histogram",
-        "Jobs per claim that found any.",
-        _one(lambda totals: totals.histogram(CLAIMS_AT, SIZES)),
-    ),
-    Metric(
-        "pgqueue_completion_batch_size",
-        "histogram",
-        "Results per write.",
-        _one(lambda totals: totals.histogram(COMPLETIONS_AT, SIZES)),
-    ),
-    Metric(
+    _figure("pgqueue_rescued", "Executions that this worker rescued from lost workers.", RESCUED_AT),
+    _distribution("pgqueue_claim_batch_size", "Jobs per claim that found any.", CLAIMS_AT, SIZES),
+    _distribution("pgqueue_completion_batch_size", "Results per write.", COMPLETIONS_AT, SIZES),
+    _distribution(
         "pgqueue_schedule_lag_seconds",
-        "histogram",
         "Time from a tick of a schedule to when this worker fired it.",
-        _one(lambda totals: totals.histogram(SCHEDULES_AT, DURATIONS)),
+        SCHEDULES_AT,
+        DURATIONS,
     ),
-    Metric(
-        "pgqueue_statements",
-        "counter",
-        "Statements on the worker's own connections.",
-        _statements(0),
-        ("statement",),
-    ),
-    Metric(
-        "pgqueue_statement_seconds",
-        "counter",
-        "Time that these statements took.",
-        _statements(1),
-        ("statement",),
-    ),
+    _statements("pgqueue_statements", "Statements on the worker's own connections.", 0),
+    _statements("pgqueue_statement_seconds", "Time that these statements took.", 1),
     Metric("pgqueue_process_ends", "counter", "Worker processes that ended, by reason.", _ends, ("reason",)),
-    Metric("pgqueue_processes", "gauge", "Worker processes that live.", _sum(lambda process: 1)),
-    Metric(
-        "pgqueue_processes_listening",
-        "gauge",
-        "Worker processes that receive notifications.",
-        _sum(lambda process: process.listens),
-    ),
-    Metric("pgqueue_slots", "gauge", "Jobs that may run at a time.", _sum(lambda process: process.slots)),
-    Metric("pgqueue_slots_busy", "gauge", "Jobs that run.", _sum(lambda process: process.running)),
-    Metric(
-        "pgqueue_prefetched", "gauge", "Claimed jobs that wait for a slot.", _sum(lambda process: process.prefetched)
-    ),
-    Metric(
+    _sum("pgqueue_processes", "Worker processes that live.", lambda process: 1),
+    _sum("pgqueue_processes_listening", "Worker processes that receive notifications.", attrgetter("listens")),
+    _sum("pgqueue_slots", "Jobs that may run at a time.", attrgetter("slots")),
+    _sum("pgqueue_slots_busy", "Jobs that run.", attrgetter("running")),
+    _sum("pgqueue_prefetched", "Claimed jobs that wait for a slot.", attrgetter("prefetched")),
+    _gauge(
         "pgqueue_oldest_unwritten_seconds",
-        "gauge",
         "Age of the oldest result that is not written, or 0.",
-        _one(_oldest_report_seconds),
+        _oldest_report_seconds,
     ),
+    _gauge("pgqueue_alive", "1 if the worker is alive, as /livez says.", attrgetter("judgement.is_alive")),
+    _gauge("pgqueue_ready", "1 if the worker is ready, as /readyz says.", attrgetter("judgement.is_ready")),
     Metric(
-        "pgqueue_alive",
-        "gauge",
-        "1 if the worker is alive, as /livez says.",
-        _one(lambda totals: float(totals.judgement.is_alive)),
-    ),
-    Metric(
-        "pgqueue_ready",
-        "gauge",
-        "1 if the worker is ready, as /readyz says.",
-        _one(lambda totals: float(totals.judgement.is_ready)),
-    ),
-    Metric(
-        "pgqueue_worker_info",
-        "gauge",
-        "Always 1. The label has the version of django_pgqueue.",
-        lambda totals: iter([((__version__,), 1.0)]),
-        ("version",),
+        "pgqueue_worker_info", "gauge", "Always 1. The label has the version of django_pgqueue.", _version, ("version",)
     ),
 )
-"""Every metric of the port. Labels are bounded: see `count_memory`."""
+"""Every metric of the port. Labels are bounded: see `CountTable`."""
 
 
 def families(report: HealthReport) -> Iterator[Family]:

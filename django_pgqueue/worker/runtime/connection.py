@@ -61,12 +61,8 @@ class Link:
         purpose, or after an error of one statement, does not count as lost."""
         self._is_lost = True
         self.gate = ReconnectGate()
-        self._connection: EngineConnection | None = None
-
-    @property
-    def open_connection(self) -> EngineConnection | None:
-        """The connection, if there is one. It may be lost."""
-        return self._connection
+        self.open_connection: EngineConnection | None = None
+        """The connection. It may have been lost since its last use."""
 
     @contextmanager
     def use(self) -> Iterator[EngineConnection]:
@@ -89,25 +85,25 @@ class Link:
 
     def live(self) -> EngineConnection:
         """Return a live connection. The caller then calls `after_use()` or `after_error()`; see `use()`."""
-        connection = self._connection
+        connection = self.open_connection
         return self._open() if connection is None or is_lost(connection) else connection
 
     def after_use(self) -> None:
         """End a use without an error."""
         if health_memory.outage_since:
             outage_log.succeeded()
-        if self._connection is not None and self._connection.is_worn:
+        if self.open_connection is not None and self.open_connection.is_worn:
             self.close()
 
     def after_error(self) -> None:
         """Close the connection after a database error, even if it is not lost."""
-        if self._connection is None or is_lost(self._connection):
+        if self.open_connection is None or is_lost(self.open_connection):
             self.give_up()
         else:
             self.close()
 
     def _open(self) -> EngineConnection:
-        if self._connection is not None:
+        if self.open_connection is not None:
             self._is_lost = True
         self.gate.check()
         try:
@@ -118,7 +114,7 @@ class Link:
                 raise
             raise reason from error
         self.gate.opened()
-        self._connection, self.connected_at = connection, time.monotonic()
+        self.open_connection, self.connected_at = connection, time.monotonic()
         if self._is_lost:
             self._is_lost, self.restored_at = False, self.connected_at
         self._on_open(connection)
@@ -141,13 +137,13 @@ class Link:
 
     def close(self) -> None:
         """Close the connection, if there is one."""
-        connection, self._connection = self._connection, None
+        connection, self.open_connection = self.open_connection, None
         if connection is not None:
             connection.close()
 
     def forget_in_child(self) -> None:
         """Drop the inherited connection after a fork without closing it, because the session belongs to the parent."""
-        self._connection, inherited = None, self._connection
+        self.open_connection, inherited = None, self.open_connection
         _inherited.append(inherited)
 
 

@@ -59,7 +59,8 @@ def run_exit_functions(call_receivers: Callable[[], None] | None = None, seconds
         return True
     _done_in[:] = [os.getpid()]
     stop_at = time.monotonic() + seconds
-    clear_timers()  # a timer that a job has left could end the process now
+    for timer in TIMERS.values():  # one that a job has left could end the process now
+        signal.setitimer(timer, 0)
     has_returned = call_receivers is None or _returns(call_receivers, seconds * RECEIVERS_SHARE)
     if not has_returned:
         logger.error(
@@ -72,12 +73,6 @@ def run_exit_functions(call_receivers: Callable[[], None] | None = None, seconds
 
 _done_in: list[int] = []
 """The id of the process that has run the exit functions. A forked child has another id, and runs them itself."""
-
-
-def clear_timers() -> None:
-    """Stop the timers of `signal.alarm()` and `signal.setitimer()`."""
-    for timer in TIMERS.values():
-        signal.setitimer(timer, 0)
 
 
 def _returns(function: Callable[[], None], seconds: float) -> bool:

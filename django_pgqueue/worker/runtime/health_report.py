@@ -86,7 +86,7 @@ def judge(memory: WorkerMemory) -> Judgement:
     elif not any(process.ages_seconds["claim"] is not None for process in processes):
         problems.append(("waiting", "no process has claimed yet"))
     return Judgement(
-        is_alive=not any(_is_lost(memory, process) for process in processes) and not _is_hung(memory),
+        is_alive=not any(_silent_seconds(process) > LOST_SECONDS for process in processes) and not _is_hung(memory),
         status=problems[0][0] if problems else "ok",
         reasons=tuple(reason for _, reason in problems),
     )
@@ -141,10 +141,6 @@ def _not_moving(memory: WorkerMemory, processes: list[HealthMemory]) -> Iterator
 
 def _is_hung(memory: WorkerMemory) -> bool:
     return _age(memory.round_finished_at) > ROUND_SECONDS
-
-
-def _is_lost(memory: WorkerMemory, process: HealthMemory) -> bool:
-    return _silent_seconds(process) > LOST_SECONDS
 
 
 def _silent_seconds(process: HealthMemory) -> float:

@@ -68,13 +68,8 @@ class OutageLog:
         after = f"still failing after {now - self._since:.0f} s"
         progress = after if self._lines else "the worker retries until it works"
         self._lines += 1
-        logger.warning(
-            "database outage (%s): %s: %s",
-            progress,
-            service,
-            in_a_line(error),
-            extra=event("database_outage", service=service, reason=in_a_line(error)),
-        )
+        extra = event("database_outage", service=service, reason=in_a_line(error))
+        logger.warning("database outage (%s): %s: %s", progress, service, in_a_line(error), extra=extra)
 
     def failing(self, service: str) -> None:
         """Record that the outage is not over before `recovered()` is called for this service."""
@@ -100,11 +95,8 @@ class OutageLog:
             return
         if self._lines:
             seconds = max(self._succeeded_at, self._recovered_at) - self._since
-            logger.warning(
-                "database outage is over: it lasted %.1f s",
-                seconds,
-                extra=event("database_outage_over", outage_seconds=round(seconds, 1)),
-            )
+            extra = event("database_outage_over", outage_seconds=round(seconds, 1))
+            logger.warning("database outage is over: it lasted %.1f s", seconds, extra=extra)
         self._failed_at = self._succeeded_at = self._recovered_at = 0.0
         self._lines = 0
 

@@ -59,11 +59,8 @@ def _survive(number: int, frame: FrameType | None) -> None:
     if number in TIMERS:
         signal.setitimer(TIMERS[signal.Signals(number)], 0)
     if outage_log.may_log():
-        logger.warning(
-            "ignored signal %s, which a job may have caused",
-            signal.Signals(number).name,
-            extra=event("signal_ignored", signal=signal.Signals(number).name),
-        )
+        extra = event("signal_ignored", signal=signal.Signals(number).name)
+        logger.warning("ignored signal %s, which a job may have caused", signal.Signals(number).name, extra=extra)
 
 
 def _caught_by_c_code() -> set[int]:

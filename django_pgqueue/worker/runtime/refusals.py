@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from django_pgqueue.db.errors import message_without_detail
@@ -80,6 +81,7 @@ class Backoff(NamedTuple):
     until: float
 
 
+@dataclass
 class Refusals:
     """The refused rows of one service.
 
@@ -89,25 +91,18 @@ class Refusals:
         longest_seconds: The longest time for which a row is skipped.
     """
 
-    def __init__(
-        self,
-        subject: str,
-        *,
-        first_seconds: float = FIRST_BACKOFF_SECONDS,
-        longest_seconds: float = LONGEST_BACKOFF_SECONDS,
-    ) -> None:
-        self.subject = subject
-        self._first_seconds = first_seconds
-        self._longest_seconds = longest_seconds
-        self._backoffs: dict[int, Backoff] = {}
-        self._evidence = Evidence()
-        self._logged_at = float("-inf")
+    subject: str
+    first_seconds: float = FIRST_BACKOFF_SECONDS
+    longest_seconds: float = LONGEST_BACKOFF_SECONDS
+    _backoffs: dict[int, Backoff] = field(default_factory=dict)
+    _evidence: Evidence = field(default_factory=Evidence)
+    _logged_at: float = float("-inf")
 
     def note(self, row_id: int, error: Exception, statement: str = "") -> bool:
         """Skip a row for a while. Return whether the row is to blame for the failure of the statement (see above)."""
         now = time.monotonic()
         before = self._backoffs.get(row_id)
-        seconds = min(2 * before.seconds, self._longest_seconds) if before else self._first_seconds
+        seconds = min(2 * before.seconds, self.longest_seconds) if before else self.first_seconds
         if before is not None or len(self._backoffs) < LIMIT:
             self._backoffs[row_id] = Backoff(seconds, now + seconds)
         if now - self._logged_at >= LOG_SECONDS:

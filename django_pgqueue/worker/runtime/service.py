@@ -153,13 +153,8 @@ class Service(threading.Thread):
                 outage_log.failing(self.name)
                 self._is_failing = True
             elif outage_log.may_log():
-                logger.error(
-                    "%s failed; retrying in %.0f s",
-                    self.name,
-                    pause_seconds,
-                    exc_info=error,
-                    extra=event("service_failed", service=self.name),
-                )
+                extra = event("service_failed", service=self.name)
+                logger.error("%s failed; retrying in %.0f s", self.name, pause_seconds, exc_info=error, extra=extra)
 
 
 def restart_time_limit() -> None:

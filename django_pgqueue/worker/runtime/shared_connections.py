@@ -71,6 +71,8 @@ class _Turn:
 
     share: Share
     take: Callable[[_Turn], Link]
+    end: Callable[[_Turn], None]
+    """Gives back the connection, or ends the wait."""
     link: Link | None = None
     """The connection that it uses."""
     granted: SimpleQueue[Link] = field(default_factory=SimpleQueue)
@@ -79,7 +81,7 @@ class _Turn:
         try:
             return self.take(self).live()
         except BaseException:
-            self.share.end(self)
+            self.end(self)
             raise
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -90,7 +92,7 @@ class _Turn:
             elif isinstance(error, (psycopg.Error, OSError)):
                 link.after_error()
         finally:
-            self.share.end(self)
+            self.end(self)
 
 
 class Share:
@@ -98,19 +100,11 @@ class Share:
 
     def __init__(self, connections: SharedConnections, preference: Preference, *, is_background: bool = False) -> None:
         self._connections = connections
+        self.alias, self.role = connections.alias, connections.role
+        """Alias of the database, and purpose of the first connection."""
         self.preference = preference
         self.is_background = is_background
         """Whether its statements may be slow. Such services use one connection together."""
-
-    @property
-    def alias(self) -> str:
-        """Alias of the database."""
-        return self._connections.alias
-
-    @property
-    def role(self) -> str:
-        """Purpose of the first connection."""
-        return self._connections.role
 
     @property
     def connected_at(self) -> float:
@@ -123,7 +117,7 @@ class Share:
         A job can raise an exception in the thread of a service, also while that waits. The turn exists before the wait,
         so its connection is passed on even then. Otherwise nobody would use that connection any more.
         """
-        return _Turn(self, self._connections.take)
+        return _Turn(self, self._connections.take, self._connections.end)
 
     def use_if_free(self) -> AbstractContextManager[EngineConnection]:
         """Yield a connection as `use()` does, but never wait for one. This may be called inside another `use()`.
@@ -131,11 +125,7 @@ class Share:
         Raises:
             ConnectionInUse: if each connection that this service may use is in use.
         """
-        return _Turn(self, self._connections.take_if_free)
-
-    def end(self, turn: _Turn) -> None:
-        """Give back the connection of a turn, or end its wait."""
-        self._connections.end(turn)
+        return _Turn(self, self._connections.take_if_free, self._connections.end)
 
 
 class SharedConnections:
@@ -246,9 +236,8 @@ class SharedConnections:
             if share.is_background:
                 self._has_background = False
             for turn in list(self._waiting):
-                if (free := self._free_for(turn.share)) is not None:
+                if (free := self._grant_free(turn)) is not None:
                     self._waiting.remove(turn)
-                    self._grant(free, turn)
                     turn.granted.put(free)
         if observer is not None:
             observer.after_return()
@@ -280,23 +269,17 @@ class SharedConnections:
 
     def _grant_free(self, turn: _Turn) -> Link | None:
         """Let a turn use a connection that is free, and return it, or None. Requires `_lock`."""
-        link = self._free_for(turn.share)
-        if link is not None:
-            self._grant(link, turn)
-        return link
-
-    def _grant(self, link: Link, turn: _Turn) -> None:
-        """Let a turn use a connection. Requires `_lock`."""
+        share = turn.share
+        link = self._free_for(share)
+        if link is None:
+            return None
         turn.link = link
-        self._note_use(link, turn.share)
-
-    def _note_use(self, link: Link, share: Share) -> None:
-        """Record that a service uses a connection. Requires `_lock`."""
         if link is self._second and (share.preference is not Preference.OPEN or self._first in self._used):
             self._needed_at = time.monotonic()
         self._used.append(link)
         if share.is_background:
             self._has_background = True
+        return link
 
     def _on_open(self, connection: EngineConnection) -> None:
         if self._observer is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import time
 
-from .count_memory import CountMemory
+from .counts import CountMemory
 from .shared_memory import HealthMemory, SharedField, health_memory, lease_clock
 
 

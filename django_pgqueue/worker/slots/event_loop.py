@@ -20,30 +20,24 @@ from collections import deque
 from collections.abc import Callable, Sized
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 
 from django_pgqueue.ground.log_events import event, job_event
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
 from django_pgqueue.worker.execution.chunk_attempt import planned_attempt
-from django_pgqueue.worker.execution.report import released
-from django_pgqueue.worker.execution.timeouts import given_up
+from django_pgqueue.worker.execution.failure import given_up
+from django_pgqueue.worker.execution.report import Report, released
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.django_connections import uses
 
-from .inflight import Full
+from .host import SlotHost
+from .inflight import Full, QueuedJob
 from .stacks import coroutine_frames, execution_of_thread, stack_of_coroutine
-
-if TYPE_CHECKING:
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
-    from django_pgqueue.worker.execution.report import Report
-
-    from .host import SlotHost
-    from .inflight import QueuedJob
-
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -5,42 +5,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
-    from django_pgqueue.worker.execution.report import ProgressSink, Report
+from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.report import ProgressSink, Report
+from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
 
-    from .inflight import InFlight, JobQueue
+from .inflight import InFlight, JobQueue
 
-
-class WaitingAttempt(Protocol):
-    """An attempt, as the pool sees it when it starts."""
-
-    @property
-    def claimed(self) -> Claimed: ...
-    @property
-    def plan(self) -> AttemptPlan: ...
-    @property
-    def runs_here(self) -> bool:
-        """Whether the function runs in this process."""
+AnyAttempt = Attempt | IsolatedAttempt
 
 
 class SlotHost(Protocol):
     """The pool, as its slots see it."""
 
-    @property
-    def alias(self) -> str: ...
-    @property
-    def in_flight(self) -> InFlight: ...
-    @property
-    def notes(self) -> ProgressSink: ...
-    @property
-    def jobs(self) -> JobQueue:
-        """The executions that wait for a thread."""
+    alias: str
+    in_flight: InFlight
+    notes: ProgressSink
+    jobs: JobQueue
+    """The executions that wait for a thread."""
 
-    def started(self, attempt: WaitingAttempt, slot: int) -> None:
+    def started(self, attempt: AnyAttempt, slot: int) -> None:
         """Record that an attempt starts in this process or in an isolated one."""
 
     def finished(self, report: Report, slot: int) -> None:

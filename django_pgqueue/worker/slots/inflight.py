@@ -17,16 +17,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable, Sequence
 from queue import Empty
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from django_pgqueue.lifecycle.types import Claimed, ExecutionKey
+from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
 
-    from django_pgqueue.lifecycle.types import Claimed, ExecutionKey
-    from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
-
-    from .queue_slots import QueueSlots
+from .queue_slots import QueueSlots
 
 QueuedJob = tuple[int, "AttemptPlan"]
 """An execution that waits for a slot, and the plan of its task."""

@@ -104,14 +104,8 @@ class LeakDetector:
         if warning not in self._logged and len(self._logged) < LOGGED_LIMIT:
             self._logged.add(warning)
             action = "no action is taken" if name in HARMLESS else "the process will be replaced"
-            logger.warning(
-                "task %s leaked: %s %s; %s",
-                task_names,
-                name,
-                change,
-                action,
-                extra=event("leak_found", task=task_names, leak=name),
-            )
+            extra = event("leak_found", task=task_names, leak=name)
+            logger.warning("task %s leaked: %s %s; %s", task_names, name, change, action, extra=extra)
 
 
 def _listed(names: set[str]) -> str:

@@ -19,15 +19,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from django_pgqueue.ground.log_events import event
 
 from .event_loop import LoopSlots
-
-if TYPE_CHECKING:
-    from .host import SlotHost
-    from .inflight import QueuedJob
+from .host import SlotHost
+from .inflight import QueuedJob
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -16,32 +16,26 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from django_pgqueue.ground.endings import NOT_COUNTED
 from django_pgqueue.ground.log_events import event, job_event
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.attempt_plan import AttemptPlans
-from django_pgqueue.worker.execution.report import Report, last_resort, released
-from django_pgqueue.worker.isolation.slot_process import EndingProcesses, SlotProcess
-from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE
+from django_pgqueue.worker.execution.report import ProgressSink, Report, last_resort, released
+from django_pgqueue.worker.isolation.fork_server import ForkServer
+from django_pgqueue.worker.isolation.isolated_attempt import EndingProcesses, SlotProcess
+from django_pgqueue.worker.options import Options
+from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE, ProcessState
 
 from .deadlines import Deadlines
 from .event_loop import LoopSlots
-from .inflight import InFlight, JobQueue, Running
+from .host import AnyAttempt
+from .inflight import InFlight, JobQueue, QueuedJob, Running
 from .loops import Loops
 from .thread_slot import ThreadSlot
-
-if TYPE_CHECKING:
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.worker.execution.report import ProgressSink
-    from django_pgqueue.worker.isolation.fork_server import ForkServer
-    from django_pgqueue.worker.options import Options
-    from django_pgqueue.worker.runtime.shared_memory import ProcessState
-
-    from .host import WaitingAttempt
-    from .inflight import QueuedJob
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -116,7 +110,7 @@ class Pool:
         if to_loop:
             self.loops.submit(to_loop)
 
-    def started(self, attempt: WaitingAttempt, slot: int) -> None:
+    def started(self, attempt: AnyAttempt, slot: int) -> None:
         """Record in shared memory that an attempt starts, and watch its timeout if it runs in this process."""
         claimed = attempt.claimed
         timeout_seconds = attempt.plan.timeout_seconds
@@ -268,11 +262,8 @@ class Pool:
         for slot, thread in enumerate(self.threads):
             if thread.is_alive():
                 continue
-            logger.error(
-                "the thread of slot %d has died; a new thread replaces it",
-                slot,
-                extra=event("slot_thread_died", slot=slot),
-            )
+            extra = event("slot_thread_died", slot=slot)
+            logger.error("the thread of slot %d has died; a new thread replaces it", slot, extra=extra)
             for running in list(self.in_flight.running.values()):
                 if running.slot == slot:
                     self.finished(last_resort(running.claimed, time.monotonic()), slot)
@@ -290,9 +281,6 @@ class Pool:
         """Release the jobs that ran on an event loop that was abandoned."""
         for execution_id in execution_ids:
             running = self.in_flight.running[execution_id]
-            logger.warning(
-                "job %s is released because its event loop is blocked",
-                running.claimed.job_id,
-                extra=job_event("event_loop_blocked", running.claimed),
-            )
+            extra = job_event("event_loop_blocked", running.claimed)
+            logger.warning("job %s is released because its event loop is blocked", running.claimed.job_id, extra=extra)
             self.finished(released(running.claimed), running.slot)

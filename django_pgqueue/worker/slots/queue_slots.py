@@ -15,11 +15,11 @@ from __future__ import annotations
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from django_pgqueue.ground.served_queues import ServedQueues
-    from django_pgqueue.lifecycle.types import Claimed
+from django_pgqueue.ground.served_queues import ServedQueues
+from django_pgqueue.lifecycle.types import Claimed
+from django_pgqueue.worker.runtime.shared_memory import ProcessState
 
 UNLIMITED: Final = sys.maxsize
 
@@ -34,7 +34,8 @@ class QueueSlots:
     """
 
     def __init__(self, served: ServedQueues, running_before: Callable[[int], int] = lambda number: 0) -> None:
-        self._group_of = served.group_of
+        self.group_of = served.group_of
+        """Returns the group of a queue, or None if the number of its jobs has no limit."""
         self._capacity = {name: number for name, number in served.concurrency.items() if number is not None}
         self._numbers = {name: number for number, name in enumerate(self._capacity, start=1)}
         self._running_before = running_before
@@ -43,17 +44,13 @@ class QueueSlots:
         self._awaited: set[str] = set()
         """Groups without a free slot that have due jobs."""
 
-    def group_of(self, queue_name: str) -> str | None:
-        """Return the group of a queue, or None if the number of its jobs has no limit."""
-        return self._group_of(queue_name)
-
     def number_of(self, queue_name: str) -> int:
         """Return the number of a queue's group, or 0 if the number of its jobs has no limit. Safe from any thread."""
-        return self._numbers.get(self._group_of(queue_name) or "", 0)
+        return self._numbers.get(self.group_of(queue_name) or "", 0)
 
     def room(self, queue_name: str) -> int:
         """Return how many jobs of a queue may be put in flight now."""
-        group = self._group_of(queue_name)
+        group = self.group_of(queue_name)
         if group is None:
             return UNLIMITED
         while self._freed:
@@ -62,7 +59,7 @@ class QueueSlots:
 
     def is_full(self, queue_name: str) -> bool:
         """Return whether a queue with due jobs has no free slot. If so, its next free slot is awaited."""
-        group = self._group_of(queue_name)
+        group = self.group_of(queue_name)
         if group is None:
             return False
         # Before the count: a slot that another thread frees after the count would wake nobody otherwise.
@@ -74,14 +71,50 @@ class QueueSlots:
 
     def is_awaited(self, queue_name: str) -> bool:
         """Return whether the fetcher waits for a free slot of a queue. Safe from any thread."""
-        return self._group_of(queue_name) in self._awaited
+        return self.group_of(queue_name) in self._awaited
 
     def take(self, jobs: Iterable[Claimed]) -> None:
         """Count jobs that are put in flight. A chunk takes one slot."""
-        self._taken.update(group for job in jobs if (group := self._group_of(job.queue_name)) is not None)
+        self._taken.update(group for job in jobs if (group := self.group_of(job.queue_name)) is not None)
 
     def free(self, queue_name: str) -> None:
         """Free the slot of a job that has ended or was released. Safe from any thread."""
-        group = self._group_of(queue_name)
+        group = self.group_of(queue_name)
         if group is not None:
             self._freed.append(group)
+
+
+class Allowance:
+    """How many jobs a process may run while the process that it replaces still runs jobs, and whether it may retire.
+
+    A retiring process finishes its running jobs while its replacement already works. Without a limit, both would run
+    CONCURRENCY jobs, and long jobs would let retiring processes pile up. Two rules prevent this:
+
+    - Both processes together run at most CONCURRENCY jobs. The retiring process starts no jobs, so the replacement may
+      start one job for each job that ends there. It reads the number of running jobs from the shared memory of the
+      retiring process. The same holds for each queue with a number of its own (`runworker --queue mail=2`).
+    - A process does not retire while the process that it replaced still exists. Each place of the supervisor therefore
+      has at most two processes.
+
+    The supervisor marks in the shared memory that a process has ended.
+    """
+
+    def __init__(self, concurrency: int, predecessor: ProcessState | None = None) -> None:
+        self.concurrency = concurrency
+        self._predecessor = predecessor
+
+    @property
+    def places(self) -> int:
+        """How many jobs this process may run now. The number never decreases."""
+        if self.may_retire or self._predecessor is None:
+            return self.concurrency
+        return max(0, self.concurrency - len(self._predecessor.running()))
+
+    def running_before(self, group: int) -> int:
+        """Return how many jobs of a group of queues the process that this one replaces still runs."""
+        return 0 if self.may_retire or self._predecessor is None else self._predecessor.running_of(group)
+
+    @property
+    def may_retire(self) -> bool:
+        """Whether the process that this one replaces has ended."""
+        return self._predecessor is None or self._predecessor.is_gone

@@ -9,14 +9,12 @@ import asyncio
 import sys
 import threading
 import traceback
+from contextvars import Context
 from pathlib import Path
 from traceback import StackSummary
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django_pgqueue.tasks.context import running_job
-
-if TYPE_CHECKING:
-    from contextvars import Context
 
 WORKER: Final = str(Path(__file__).parents[1])
 """The directory of the worker's modules. A job's stack begins with their frames, and with that of `threading`."""

@@ -13,36 +13,30 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from contextvars import Context
 from queue import Empty
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
 from django_pgqueue.ground.log_events import job_event
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
 from django_pgqueue.worker.execution.chunk_attempt import planned_attempt
-from django_pgqueue.worker.execution.report import STOPS, last_resort
-from django_pgqueue.worker.execution.timeouts import given_up
-from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
+from django_pgqueue.worker.execution.failure import given_up
+from django_pgqueue.worker.execution.report import STOPS, Report, last_resort
+from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt, SlotProcess
 from django_pgqueue.worker.runtime import django_connections
 
 from . import query_cancel
 from .deadlines import RETRY_SECONDS
+from .host import AnyAttempt, SlotHost
+from .inflight import QueuedJob
 from .interruption import begin_time_slice, may_interrupt
 from .stacks import stack_of_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from collections.abc import Set as AbstractSet
-
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
-    from django_pgqueue.worker.execution.report import Report
-    from django_pgqueue.worker.isolation.slot_process import SlotProcess
-
-    from .host import SlotHost
-    from .inflight import QueuedJob
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -59,7 +53,7 @@ class ThreadSlot(threading.Thread):
         self.host = host
         self.slot = slot
         self.process = process
-        self.attempt: Attempt | IsolatedAttempt | None = None
+        self.attempt: AnyAttempt | None = None
         self._given_up = False
         self._context = Context()
         self._connections: Sequence[object] = ()
@@ -151,7 +145,7 @@ class ThreadSlot(threading.Thread):
                 return True
             if not self._raise_in_thread(exception):
                 return False
-            attempt: Attempt | IsolatedAttempt = self.attempt  # type: ignore[assignment]  # it runs
+            attempt: AnyAttempt = self.attempt  # type: ignore[assignment]  # it runs
             if exception is TaskTimeout:
                 attempt.time_out()
             else:
@@ -222,13 +216,13 @@ class ThreadSlot(threading.Thread):
             return
         self.host.finished(report, self.slot)
 
-    def _attempt(self, claimed: Claimed, plan: AttemptPlan) -> Attempt | IsolatedAttempt:
+    def _attempt(self, claimed: Claimed, plan: AttemptPlan) -> AnyAttempt:
         """Return an attempt in this thread, or in an isolated process: by the plan, or after a crash."""
         if plan.is_isolated or claimed.isolated:
             return IsolatedAttempt(plan, claimed, self.host.alias, self.process, self.host.notes)
         return planned_attempt(plan, claimed, self.host.alias, self.host.notes)
 
-    def _guarded(self, attempt: Attempt | IsolatedAttempt) -> Report:
+    def _guarded(self, attempt: AnyAttempt) -> Report:
         """Run an attempt and return its first report. Catch the exceptions that other threads raise at any moment."""
         reports: list[Report] = []
         try:
@@ -259,7 +253,7 @@ class ThreadSlot(threading.Thread):
         with self._guard:
             self.attempt = None
 
-    def _clean_up(self, attempt: Attempt | IsolatedAttempt) -> None:
+    def _clean_up(self, attempt: AnyAttempt) -> None:
         try:
             if attempt.interrupted or attempt.timed_out or attempt.cancelled:
                 # The exception may have interrupted the database driver in the middle of an operation.
@@ -269,8 +263,5 @@ class ThreadSlot(threading.Thread):
                 self._are_open = django_connections.after_job()
         except BaseException as error:  # noqa: BLE001 -- closing runs the code of a database backend
             self._are_open = True
-            error_text.log_exception(
-                f"cleaning up after job {attempt.claimed.job_id} failed",
-                error,
-                extra=job_event("job_cleanup_failed", attempt.claimed),
-            )
+            extra = job_event("job_cleanup_failed", attempt.claimed)
+            error_text.log_exception(f"cleaning up after job {attempt.claimed.job_id} failed", error, extra=extra)

@@ -13,6 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NoReturn
 
+from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.process_info import set_process_name
+from django_pgqueue.worker.runtime.process_signals import outlive_terminal
+
+from .health_thread import HealthThread
+
 Fork = Callable[[Callable[[], NoReturn], bytes], int]
 """Runs a function in a new process with a given name, and returns its pid."""
 
@@ -20,6 +26,25 @@ RESPAWN_SECONDS: Final = 5.0
 """The minimum time between two starts of the process."""
 END_SECONDS: Final = 1.0
 """How long the worker's exit waits for the process."""
+
+
+def fork_helper(health: HealthThread, begin: Callable[[], None], main: Callable[[], NoReturn], name: bytes) -> int:
+    """Run a function in a new process with this name, which survives the signals that stop the worker; return its pid.
+
+    `begin` is called first in the new process. It closes what belongs to this one.
+    """
+    django_connections.close_for_good()
+    with health.paused():
+        pid = os.fork()
+    if pid == 0:
+        try:
+            outlive_terminal()  # first: a signal must not be written to the waker that `begin` closes
+            begin()
+            set_process_name(name)
+            main()
+        finally:
+            os._exit(1)  # never return into the supervisor's code: there would be two supervisors
+    return pid
 
 
 class HelperProcess:

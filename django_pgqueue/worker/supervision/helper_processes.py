@@ -6,21 +6,19 @@ worker processes, so the supervisor forks helper processes for it.
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Final, NoReturn
+from functools import partial
+from typing import Final
 
 from django_pgqueue.worker.options import Options
-from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.health_report import HealthReport
-from django_pgqueue.worker.runtime.process_info import set_process_name
-from django_pgqueue.worker.runtime.process_signals import outlive_terminal
 
 from .health_thread import HealthThread
+from .helper_process import fork_helper
 from .log_process import LogProcess
 from .metrics_server import MetricsServer
 from .settlement import Settlement
@@ -55,13 +53,13 @@ class HelperProcesses:
         report: HealthReport,
         close_inherited: Callable[[], None],
     ) -> None:
-        self._health = health
         self._report = report
         self._close_inherited = close_inherited
-        self.log = LogProcess(self._fork)
-        self.settlement = Settlement(link, self._fork)
-        self.events = WorkerEvents(self._fork, options)
-        self.metrics = MetricsServer(self._fork, listener, report, options.read_queue)
+        fork = partial(fork_helper, health, self._begin)
+        self.log = LogProcess(fork)
+        self.settlement = Settlement(link, fork)
+        self.events = WorkerEvents(fork, options)
+        self.metrics = MetricsServer(fork, listener, report, options.read_queue)
 
     def tick(self, *, stopping: bool) -> None:
         """Start the processes that are missing. The supervisor calls this once a round when its database is ready."""
@@ -101,18 +99,6 @@ class HelperProcesses:
             wait_and_reap(AT_END_TURN_SECONDS)
             self.events.tick(stopping=True)
 
-    def _fork(self, main: Callable[[], NoReturn], name: bytes) -> int:
-        """Run a function in a new process, which survives the signals that stop workers; return its pid."""
-        django_connections.close_for_good()
-        with self._health.paused():
-            pid = os.fork()
-        if pid == 0:
-            try:
-                self._close_inherited()
-                counts.use(self._report.memory.helper_counts)
-                outlive_terminal()
-                set_process_name(name)
-                main()
-            finally:
-                os._exit(1)  # never return into the supervisor's code: there would be two supervisors
-        return pid
+    def _begin(self) -> None:
+        self._close_inherited()
+        counts.use(self._report.memory.helper_counts)

@@ -13,8 +13,7 @@ from functools import partial
 from typing import Final
 
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.worker.monitoring.metrics_process import main
-from django_pgqueue.worker.monitoring.queue_figures import ReadQueues
+from django_pgqueue.worker.monitoring.metrics_process import ReadQueues, main
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.health_report import HealthReport
 
@@ -48,11 +47,7 @@ class MetricsServer:
     """
 
     def __init__(
-        self,
-        fork: Fork,
-        listener: socket.socket | None,
-        report: HealthReport,
-        read_queue: ReadQueues | None = None,
+        self, fork: Fork, listener: socket.socket | None, report: HealthReport, read_queue: ReadQueues | None = None
     ) -> None:
         self._process = HelperProcess(fork, NAME)
         self._socket = listener

@@ -157,10 +157,7 @@ def _failure(alias: str, execution: OpenExecution, charge: Charge, *, by_default
     try:
         delay_seconds = retry_policy.delay_after_crash(started, alias=alias, by_default=by_default)
     except BaseException:
-        logger.exception(
-            "the backoff of %s failed; the default is used",
-            execution.task_name,
-            extra=event("backoff_failed", task=execution.task_name),
-        )
+        extra = event("backoff_failed", task=execution.task_name)
+        logger.exception("the backoff of %s failed; the default is used", execution.task_name, extra=extra)
         delay_seconds = retry_policy.delay_after_crash(started, by_default=True)
     return Failed(execution.key, Outcome.CRASHED, delay_seconds, None, 0.0, error=charge.error)

@@ -39,6 +39,7 @@ from django_pgqueue.worker.runtime.exit_functions import forget_inherited_proces
 from django_pgqueue.worker.runtime.outages import outage_log
 
 from .heartbeat import ChildProcess
+from .helper_process import Fork
 from .open_executions import settle
 from .watchdog import kill
 
@@ -103,7 +104,7 @@ class Settlement:
         fork: Runs a function in a new process with a given name, and returns its pid.
     """
 
-    def __init__(self, link: Link, fork: Callable[[Callable[[], NoReturn], bytes], int]) -> None:
+    def __init__(self, link: Link, fork: Fork) -> None:
         self.link = link
         self.ended: list[ChildProcess] = []
         """Worker processes that have ended and may have left executions open."""
@@ -133,7 +134,7 @@ class Settlement:
         for pid, batch in self._batches.items():
             if batch.is_overdue():
                 kill(pid)
-        self._forget_written()
+            self._forget(batch)
         self._look_again()
         writing = any(batch.left() for batch in self._batches.values())
         if writing or not self.ended or time.monotonic() < self._retry_at:
@@ -170,10 +171,6 @@ class Settlement:
         """Kill the processes that still call receivers, because the worker exits now."""
         for pid in self._batches:
             kill(pid)
-
-    def _forget_written(self) -> None:
-        for batch in self._batches.values():
-            self._forget(batch)
 
     def _forget(self, batch: DeadProcesses) -> None:
         written = batch.take_written()

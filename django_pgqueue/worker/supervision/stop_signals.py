@@ -10,6 +10,7 @@ supervisor may act on a count twice.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import signal
@@ -17,14 +18,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.ground.posix import signals_named
 from django_pgqueue.ground.waker import Waker
 from django_pgqueue.worker.runtime.process_info import request_death_signal
 from django_pgqueue.worker.runtime.process_signals import outlive_terminal
 from django_pgqueue.worker.runtime.shared_memory import SharedField
 
-from .exit_log import log_signals
+logger = logging.getLogger("django_pgqueue.worker")
 
+TEXTS: Final = ("stopping; running jobs may finish within the grace period", "releasing all jobs at once")
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 [LOOK] = signals_named("SIGCHLD") or (signal.SIGTERM,)
 """Wakes a supervisor, as the end of a child does. A process that has no handler ignores it."""
@@ -83,10 +86,14 @@ class StopSignals:
             self._act(count)
 
     def tick(self) -> None:
-        """Look, and log the signals of this process that are new. The main process logs those that it passes on."""
+        """Look, and log the signals of this process that are new. The main process logs those that it passes on.
+
+        The signal handler does not log, because it may interrupt a log call.
+        """
         self.look()
-        if self._passed_on is None:
-            self._logged = log_signals(self._logged, self.count)
+        while self._passed_on is None and self._logged < self.count:
+            logger.warning("signal: %s", TEXTS[self._logged], extra=event("worker_stopping", signals=self._logged + 1))
+            self._logged += 1
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         self.count += 1

@@ -17,24 +17,24 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, NoReturn
 
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.ground.waker import Waker
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker import worker_process
-from django_pgqueue.worker.claiming.limited.allowance import Allowance
-from django_pgqueue.worker.claiming.many_lanes.shared_scans import SharedScans
+from django_pgqueue.worker.claiming.next_scan import SharedScans
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.clone_guard import clone_guard
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.health_report import HealthReport
-from django_pgqueue.worker.runtime.outages import outage_log
+from django_pgqueue.worker.runtime.outages import is_expected, outage_log
 from django_pgqueue.worker.runtime.process_info import ended_children
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, health_memory, lease_clock
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
-from django_pgqueue.worker.supervision import watchdog
+from django_pgqueue.worker.slots.queue_slots import Allowance
 
-from .exit_log import is_stop_requested, log_exit, log_failed_step, order_all
+from . import watchdog
 from .health_thread import HealthFile, health_thread
 from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender, register
 from .helper_processes import HelperProcesses
@@ -48,6 +48,7 @@ RESTART_BACKOFF_SECONDS: Final = (0.0, 0.2, 1.0, 5.0, 15.0)
 HEALTHY_SECONDS: Final = 30.0
 """A process that lived longer than this before it died resets the backoff."""
 logger = logging.getLogger("django_pgqueue.worker")
+SUPERVISOR: Final = "supervisor"
 TURN_SECONDS: Final = 1.0
 
 
@@ -86,6 +87,16 @@ def retiring_at(children: Collection[ChildProcess], place: int) -> ProcessState 
     """Return the shared memory of the process that retires from this place, or None. There is at most one."""
     states = (process.state for process in children if process.place == place)
     return next((state for state in states if state.retires), None)
+
+
+def log_failed_step(error: Exception) -> None:
+    """Log the exception of a step that is tried again, unless a line was logged less than a second ago."""
+    if is_expected(error):
+        outage_log.report(SUPERVISOR, error)
+        outage_log.failing(SUPERVISOR)
+    elif outage_log.may_log():
+        extra = event("supervisor_failed")
+        logger.error("a step of the supervisor failed and will be retried", exc_info=error, extra=extra)
 
 
 class Supervisor:
@@ -179,7 +190,7 @@ class Supervisor:
         self._reap()
         if clone_guard.is_foreign:
             self._wait_for_adoption()
-        if self.stopping_since is None and is_stop_requested(self.children.values()):
+        if self.stopping_since is None and watchdog.is_stop_requested(self.children.values()):
             self._stop()
         self._spawn_missing()
         self._survive(lambda: self.heartbeats.send(self.children.values()))
@@ -224,7 +235,8 @@ class Supervisor:
         self._order_all()
 
     def _order_all(self) -> None:
-        order_all(self.children.values(), worker_process.STOP if self.signals.count <= 1 else worker_process.RELEASE)
+        order = worker_process.STOP if self.signals.count <= 1 else worker_process.RELEASE
+        watchdog.order_all(self.children.values(), order)
 
     def _sleep(self) -> None:
         """Sleep until the next heartbeat, retry, restart, signal or exit of a child, but no longer than a second."""
@@ -322,7 +334,7 @@ class Supervisor:
         exit_reason = process.state.exit_reason
         process.expected_to_end |= exit_reason is not ExitReason.NONE
         self.helpers.settlement.add(process)
-        log_exit(process, exit_code)
+        watchdog.log_exit(process, exit_code)
         counts.process_ended(exit_reason)
         clone_guard.is_foreign |= exit_reason is ExitReason.FOREIGN  # the supervisor now checks by itself
         if exit_reason is ExitReason.PROMOTED:

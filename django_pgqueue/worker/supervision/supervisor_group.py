@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,15 +22,14 @@ from typing import Final, NoReturn
 from django_pgqueue.ground.log_events import event
 from django_pgqueue.ground.waker import Waker
 from django_pgqueue.worker.options import Options
-from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.exit_functions import forget_inherited_processes, run_exit_functions
 from django_pgqueue.worker.runtime.health_report import HealthReport
-from django_pgqueue.worker.runtime.process_info import ended_children, exit_code_text, set_process_name
-from django_pgqueue.worker.runtime.process_signals import outlive_terminal
+from django_pgqueue.worker.runtime.process_info import ended_children, exit_code_text
 from django_pgqueue.worker.runtime.shared_memory import HealthMemory, health_memory
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 
 from .health_thread import HealthFile, health_thread
+from .helper_process import fork_helper
 from .live_line import LiveLine, counts_of_processes
 from .metrics_server import MetricsServer
 from .stop_signals import LOOK, PassedOnSignals, StopSignals
@@ -74,6 +73,7 @@ class SupervisorGroup:
         reads = {each.database: each.read_queue for each in options if each.read_queue is not None}
         self.health_file = HealthFile(first.health_file, report)
         self.health = health_thread(self.health_file, report)
+        self._fork = partial(fork_helper, self.health, self._begin)
         self.metrics = MetricsServer(self._fork, listener, report, reads or None)
         self.live_line = LiveLine(lambda: counts_of_processes(report.living()), is_enabled=first.live_line)
         self.passed_on = PassedOnSignals()
@@ -187,24 +187,9 @@ class SupervisorGroup:
             run_exit_functions()
             os._exit(exit_code)
 
-    def _fork(self, main: Callable[[], NoReturn], name: bytes) -> int:
-        """Run a function in a new process with this name, which survives the signals that stop the worker.
-
-        Returns the id of the process.
-        """
-        django_connections.close_for_good()
-        with self.health.paused():
-            pid = os.fork()
-        if pid == 0:
-            try:
-                outlive_terminal()
-                self._waker.close()
-                self.metrics.close_inherited()
-                set_process_name(name)
-                main()
-            finally:
-                os._exit(1)  # never return into the code of the main process: there would be two
-        return pid
+    def _begin(self) -> None:
+        self._waker.close()
+        self.metrics.close_inherited()
 
 
 class DatabaseFilter(logging.Filter):

@@ -12,7 +12,6 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -25,6 +24,7 @@ from django_pgqueue.worker.runtime.background_log import background_log
 from django_pgqueue.worker.runtime.exit_functions import forget_inherited_processes, run_exit_functions
 from django_pgqueue.worker.runtime.process_info import request_death_signal
 
+from .helper_process import Fork
 from .watchdog import kill
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -45,7 +45,7 @@ class WorkerEvents:
         options: The worker's options, for the arguments of the signals.
     """
 
-    def __init__(self, fork: Callable[[Callable[[], NoReturn], bytes], int], options: Options) -> None:
+    def __init__(self, fork: Fork, options: Options) -> None:
         self._fork = fork
         self._arguments: dict[str, Any] = {
             "database": options.database,
@@ -101,12 +101,8 @@ class WorkerEvents:
         try:
             self._pid = self._fork(partial(main, about, arguments), NAME)
         except OSError as error:
-            logger.error(
-                "%s was not sent, because no process could be started: %s",
-                NAMES[about],
-                error,
-                extra=event("signals_dropped", count=1),
-            )
+            extra = event("signals_dropped", count=1)
+            logger.error("%s was not sent, because no process could be started: %s", NAMES[about], error, extra=extra)
 
     def _give_up(self) -> None:
         """Kill the process. `reaped()` follows."""

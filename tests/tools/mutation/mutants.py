@@ -448,18 +448,21 @@ PROGRESS = of_tests(
     Mutant("progress waits for a locked row", "job SKIP LOCKED", "job", "NOTE_PROGRESS"),
     Mutant(
         "an older word takes a later one's place",
-        "self._unwritten.setdefault(key, note)",
-        "self._unwritten[key] = note",
-        inside="Notes._put_back",
+        "self.setdefault(key, value)",
+        "self[key] = value",
+        inside="Unwritten._put_back",
     ),
     Mutant(
-        "what was locked is lost", "self._put_back({key: taken[key] for key in locked})", "pass", inside="Notes.write"
+        "what was locked is lost",
+        "self._put_back({key: taken[key] for key in locked})",
+        "pass",
+        inside="Unwritten.write",
     ),
     Mutant(
         "a lost connection loses the word",
         "                self._put_back(taken)\n                raise",
         "                raise",
-        inside="Notes.write",
+        inside="Unwritten.write",
     ),
     Mutant(
         "no second look before sleep",
@@ -490,7 +493,7 @@ PROGRESS = of_tests(
         "an error in the log is enough to lose all",
         "if isinstance(error, TRANSIENT):",
         "if False:",
-        inside="Notes.write",
+        inside="Unwritten.write",
     ),
 )
 KEPT_LOGS = of_tests(
@@ -499,12 +502,6 @@ KEPT_LOGS = of_tests(
     Mutant("the worker's own lines are kept", "and not _is_own(record.name)", "", inside="RecordingFactory.__call__"),
     Mutant("the last lines are not kept", "self._last.append(line)", "pass", inside="LogBuffer.add"),
     Mutant("the last lines have no limit", "while kept and room > 0:", "while kept:", inside="LogBuffer.content"),
-    Mutant(
-        "a lost connection loses lines",
-        "self._put_back(taken)\n                raise",
-        "raise",
-        inside="UnwrittenLogs.write",
-    ),
     Mutant(
         "the lines of another claim are replaced",
         "          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms\n",
@@ -718,11 +715,11 @@ CONNECTIONS = of_tests(
         "maintenance and schedules use both connections",
         "        if share.is_background:\n            self._has_background = True\n",
         "",
-        inside="SharedConnections._note_use",
+        inside="SharedConnections._grant_free",
     ),
     Mutant(
         "an interrupted service keeps its connection",
-        "            self.share.end(self)\n            raise",
+        "            self.end(self)\n            raise",
         "            raise",
         inside="_Turn.__enter__",
     ),
@@ -742,13 +739,13 @@ CONNECTIONS = of_tests(
         "any use keeps the second open",
         "(share.preference is not Preference.OPEN or",
         "(True or",
-        inside="SharedConnections._note_use",
+        inside="SharedConnections._grant_free",
     ),
     Mutant(
         "the need because of the other does not count",
         " or self._first in self._used)",
         ")",
-        inside="SharedConnections._note_use",
+        inside="SharedConnections._grant_free",
     ),
     Mutant(
         "the first use is the only one",

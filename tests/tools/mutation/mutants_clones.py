@@ -23,7 +23,7 @@ CLONES = [
         Mutant(
             "a refused connection is used later",
             "            connection.close()\n            raise\n        return connection",
-            "            self._connection = connection\n            raise\n        return connection",
+            "            self.open_connection = connection\n            raise\n        return connection",
             inside="Link._connect",
         ),
         Mutant(

@@ -167,13 +167,13 @@ LIVENESS = [
                 "a backoff may exit",
                 "    except BaseException as error:  # noqa: BLE001 -- the backoff is",
                 "    except Exception as error:  # noqa: BLE001 -- the backoff is",
-                inside="retry_policy._delay",
+                inside="delay_after_failure",
             ),
             Mutant(
                 "a backoff may hang",
                 "if in_time and calls_application:",
                 "if False:",
-                inside="retry_policy._delay",
+                inside="delay_after_failure",
             ),
             Mutant(
                 "calls that hang are not bounded",
@@ -194,7 +194,7 @@ LIVENESS = [
             ),
             Mutant(
                 "an outage is a reason to restart a worker",
-                "any(_is_lost(memory, process) for process in processes)",
+                "any(_silent_seconds(process) > LOST_SECONDS for process in processes)",
                 "any(process.outage_since for process in processes)",
                 inside="health_report.judge",
             ),

@@ -331,15 +331,13 @@ MUTANTS = [
     ),
     Mutant("prune begins with the newest", "ORDER BY finished_at\n", "ORDER BY finished_at DESC\n", "FINISHED_JOBS"),
     Mutant("prune knows no limit", "LIMIT %(limit)s::bigint\n", "LIMIT 1000 + %(limit)s::bigint\n", "FINISHED_JOBS"),
-    Mutant(
-        "one crash more than the budget", "execution.crashes + 1 >=", "execution.crashes >=", inside="delay_after_crash"
-    ),
-    Mutant("the unstarted have a crash budget", "if execution.started and", "if", inside="delay_after_crash"),
+    Mutant("one crash more than the budget", "job.crashes + 1 >=", "job.crashes >=", inside="delay_after_crash"),
+    Mutant("the unstarted have a crash budget", "if has_started and", "if", inside="delay_after_crash"),
     Mutant(
         "one attempt more than the maximum",
         "job.attempt >= job.max_attempts",
         "job.attempt > job.max_attempts",
-        inside="retry_policy._delay",
+        inside="delay_after_failure",
     ),
     Mutant(
         "a number has no jitter",

@@ -204,10 +204,6 @@ def with_probes(claimed: list[Claimed], controls: KeyControls) -> list[Claimed]:
 
 def _probe(job: Claimed) -> Claimed:
     limit_key = visible(limits.logged(job.limit_key or ""))
-    logger.info(
-        "job %s probes limit key %s, whose circuit breaker is open",
-        job.job_id,
-        limit_key,
-        extra=event("breaker_probed", limit_key=limit_key, job_id=job.job_id),
-    )
+    extra = event("breaker_probed", limit_key=limit_key, job_id=job.job_id)
+    logger.info("job %s probes limit key %s, whose circuit breaker is open", job.job_id, limit_key, extra=extra)
     return job._replace(is_probe=True)

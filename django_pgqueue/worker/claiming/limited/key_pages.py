@@ -146,7 +146,7 @@ class KeyPages(LaneWalk):
             note = self._later.note_sooner if is_news else self._later.note
             note((lane, key), now + found.due_seconds, now)
             return False
-        self.limited.is_behind(lane, key, found.run_after)
+        self.limited.claims.cursors.drop_if_behind(lane, key, found.run_after)
         is_added = self.limited.add(lane, key, is_seen=True, is_news=is_news)
         if self.limited.has_waiting(key):
             self._waiting.add(lane)

@@ -41,9 +41,7 @@ class NotificationWaker(Waker):
     """A `Waker` that also waits for notifications. It observes the connection on which they arrive."""
 
     def __init__(
-        self,
-        on_awaited: Callable[[str], None] = lambda payload: None,
-        on_change: Callable[[], None] = lambda: None,
+        self, on_awaited: Callable[[str], None] = lambda payload: None, on_change: Callable[[], None] = lambda: None
     ) -> None:
         """Create the waker.
 

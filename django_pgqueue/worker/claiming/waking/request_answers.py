@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import worker_requests
+from django_pgqueue.lifecycle.worker_requests import WorkerRequestRow
 from django_pgqueue.states import RequestKind
 from django_pgqueue.worker.execution.error_text import storable
-
-if TYPE_CHECKING:
-    from django_pgqueue.db.engine_connection import EngineConnection
-    from django_pgqueue.lifecycle.worker_requests import WorkerRequestRow
-    from django_pgqueue.worker.runtime.shared_memory import ProcessState
-    from django_pgqueue.worker.slots.inflight import InFlight, Running
-    from django_pgqueue.worker.slots.pool import Pool
+from django_pgqueue.worker.runtime.shared_memory import ProcessState
+from django_pgqueue.worker.slots.inflight import InFlight, Running
+from django_pgqueue.worker.slots.pool import Pool
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -14,10 +14,11 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_pgqueue.declared.retry import delay_after
 from django_pgqueue.declared.steps import (
@@ -37,10 +38,11 @@ from django_pgqueue.exceptions import Directive, JobLocked, LeaseLost, ResultNot
 from django_pgqueue.ground.log_events import job_event
 from django_pgqueue.lifecycle import events, steps
 from django_pgqueue.lifecycle.steps import EndedStep, StoredStep
-from django_pgqueue.lifecycle.types import TransitionStatus
+from django_pgqueue.lifecycle.types import Claimed, TransitionStatus
 from django_pgqueue.states import StepKind
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.context import TaskContext
+from django_pgqueue.tasks.definition import TaskDefinition
 from django_pgqueue.worker.execution import atomic, error_text
 from django_pgqueue.worker.execution.report import STOPS
 from django_pgqueue.worker.execution.stored_values import DoesNotFit, read_value
@@ -48,12 +50,6 @@ from django_pgqueue.worker.execution.stored_values import DoesNotFit, read_value
 from . import store as step_store
 from .store import encoded, read_back, remote, store, timed_out
 from .threads import AsyncCalls, StepThread, inside, refuse_in_transaction, refuse_nested
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
-
-    from django_pgqueue.lifecycle.types import Claimed
-    from django_pgqueue.tasks.definition import TaskDefinition
 
 logger = logging.getLogger("django_pgqueue.worker")
 LOCK_PAUSE_SECONDS: Final = 0.005

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import inspect
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psycopg
 from django.db import Error as DjangoDatabaseError
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_pgqueue.db.errors import is_of_rows
-from django_pgqueue.declared.steps import EventTimeout, StepError
+from django_pgqueue.declared.steps import EventTimeout, Step, StepError
 from django_pgqueue.encoding.serialization import encode_result
 from django_pgqueue.ends.compensations import HEADER
 from django_pgqueue.enqueue.callbacks import check_call, parts_of
@@ -23,18 +24,12 @@ from django_pgqueue.enqueue.calls import TaskCall
 from django_pgqueue.exceptions import Dead, ResultNotStored
 from django_pgqueue.lifecycle import steps
 from django_pgqueue.lifecycle.steps import EndedStep
+from django_pgqueue.lifecycle.types import ExecutionKey, TransitionStatus
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.report import STOPS
 from django_pgqueue.worker.execution.stored_values import DoesNotFit, read_value
 from django_pgqueue.worker.runtime.outages import outage_log
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
-
-    from django_pgqueue.declared.steps import Step
-    from django_pgqueue.lifecycle.types import ExecutionKey, TransitionStatus
-
 
 RECONNECT_SECONDS: Final = 0.2
 """How long to wait before the step is stored again after the connection was lost."""

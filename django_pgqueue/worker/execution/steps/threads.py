@@ -12,14 +12,12 @@ import threading
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from asgiref.sync import SyncToAsync
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_pgqueue.declared.steps import StepError, Suspended
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
 
 _inside: Final[ContextVar[tuple[object, str] | None]] = ContextVar("pgqueue_inside_step", default=None)
 """The runner and the name of the step whose function runs in this thread or coroutine."""

@@ -25,11 +25,13 @@ from .clock import Clock
 SERVICES: Final = ("worker.services:Services", "worker.child:Child")
 MEMORY: Final = ("worker.runtime.shared_memory:ProcessState", "worker.shared_memory:ProcessState", "worker.board:Board")
 ALLOWANCE: Final = (
+    "worker.slots.queue_slots:Allowance",
     "worker.claiming.limited.allowance:Allowance",
     "worker.claiming.allowance:Allowance",
     "worker.allowance:Allowance",
 )
 SCANS: Final = (
+    "worker.claiming.next_scan:SharedScans",
     "worker.claiming.many_lanes.shared_scans:SharedScans",
     "worker.claiming.shared_scans:SharedScans",
     "worker.shared_scans:SharedScans",

@@ -1,1 +1,0 @@
-"""The end of a worker process: interrupt and release the jobs that still run."""
