@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any, Final
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 from django.db import IntegrityError, ProgrammingError, connections
 from django.utils import timezone
 from psycopg.errors import InsufficientPrivilege
@@ -14,15 +14,7 @@ from django_pgqueue.durations import seconds
 from django_pgqueue.lifecycle.remote_tokens import revoke_remote_token
 from django_pgqueue.management.commands.runworker import positive
 from django_pgqueue.management.queue_arguments import queue_names
-from django_pgqueue.management.subcommands.output import (
-    Column,
-    add_json,
-    counted,
-    date_of,
-    write_json,
-    write_summary,
-    write_table,
-)
+from django_pgqueue.management.subcommands.output import Column, Output, add_json, counted, date_of
 from django_pgqueue.management.subcommands.subcommand import (
     NotFound,
     Options,
@@ -73,7 +65,7 @@ def _add_create(parser: ArgumentParser) -> None:
     add_database(parser, DATABASE)
 
 
-def _create(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _create(options: Options, out: Output) -> None:
     name = options["name"]
     if not name.strip() or len(name) > 100 or not name.isprintable():
         raise UsageError(f"{name!r} is not a valid name of a token: use 1 to 100 printable characters.")
@@ -98,8 +90,8 @@ def _create(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> N
         if not isinstance(error.__cause__, InsufficientPrivilege):
             raise
         raise CommandError(MAY_NOT_CREATE) from None
-    write_summary(stderr, f"This is the token {name!r}. It cannot be shown again.")
-    stdout.write(secret)
+    out.summary(f"This is the token {name!r}. It cannot be shown again.")
+    out.write(secret)
 
 
 def _add_list(parser: ArgumentParser) -> None:
@@ -108,16 +100,16 @@ def _add_list(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _list(options: Options, out: Output) -> None:
     tokens = list(RemoteToken.objects.using(database_alias(options)).defer("digest").order_by("-pk")[:LISTED])
     if not options["all"]:
         tokens = [token for token in tokens if state_of(token, timezone.now()) == "valid"]
     if options["json"]:
-        write_json(stdout, {"tokens": [_as_json(token) for token in tokens]})
+        out.json({"tokens": [_as_json(token) for token in tokens]})
         return
     if tokens:
-        write_table(stdout, options, COLUMNS, [_cells(token) for token in tokens])
-    write_summary(stderr, f"{counted(len(tokens), 'token')}.")
+        out.table(COLUMNS, [_cells(token) for token in tokens])
+    out.summary(f"{counted(len(tokens), 'token')}.")
 
 
 def _as_json(token: RemoteToken) -> dict[str, Any]:
@@ -155,7 +147,7 @@ def _add_revoke(parser: ArgumentParser) -> None:
     add_database(parser, DATABASE)
 
 
-def _revoke(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _revoke(options: Options, out: Output) -> None:
     alias, given = database_alias(options), options["token"]
     valid = RemoteToken.objects.using(alias).filter(revoked_at=None)
     token = valid.filter(name=given).first()
@@ -163,7 +155,7 @@ def _revoke(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> N
         token = valid.filter(pk=int(given)).first()
     if token is None or revoke_remote_token(connections[alias], token.pk, revoked_by=user_name()) is None:
         raise NotFound(f"No valid token has the name or the id {given!r}. `pgqueue remote-token list` lists them.")
-    write_summary(stderr, f"Revoked the token {token.name!r}.")
+    out.summary(f"Revoked the token {token.name!r}.")
 
 
 REMOTE_TOKEN: Final = Subcommand(

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Final, TextIO, cast
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS
 
 from django_pgqueue import __version__, log, middleware
 from django_pgqueue.management.commands.runworker import exit_worker, positive, seconds
 from django_pgqueue.management.queue_arguments import queue_names
 from django_pgqueue.management.standard_streams import is_coloured
+from django_pgqueue.management.subcommands.output import Output
 from django_pgqueue.management.subcommands.subcommand import Options, Subcommand, UsageError
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
@@ -65,7 +66,7 @@ def _wait(text: str) -> float:
     return number
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     try:
         client = RemoteClient(options["url"], _token(options), context=_context(options))
         middleware.chain()  # load it before the isolated processes are forked, so that they inherit it
@@ -85,9 +86,9 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
     )
     verbosity = options["verbosity"]
     if verbosity:
-        stdout.write(_banner(options["url"], chosen))
-    output = cast("TextIO", stdout) if verbosity >= 2 else None
-    log.enable(output, starts=verbosity >= 3, coloured=is_coloured(stdout, options))
+        out.write(_banner(options["url"], chosen))
+    output = cast("TextIO", out.stdout) if verbosity >= 2 else None
+    log.enable(output, starts=verbosity >= 3, coloured=is_coloured(out.stdout, options))
     exit_worker(RemoteWorker(client, chosen, DEFAULT_DB_ALIAS).run())
 
 

@@ -23,6 +23,7 @@ from django_pgqueue.management.subcommands.health_command import HEALTH
 from django_pgqueue.management.subcommands.history_commands import ARCHIVE, ERASE, PRUNE
 from django_pgqueue.management.subcommands.jobs_command import JOBS
 from django_pgqueue.management.subcommands.limits_command import LIMITS
+from django_pgqueue.management.subcommands.output import Output
 from django_pgqueue.management.subcommands.queue_commands import CLEAR, DRAIN, PAUSE, RESUME
 from django_pgqueue.management.subcommands.queues_command import QUEUES
 from django_pgqueue.management.subcommands.run_command import RUN
@@ -84,7 +85,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         run = options.pop("run")
         try:
-            run(options, self.stdout, self.stderr)
+            run(options, Output(options, self.stdout, self.stderr))
         except BrokenPipeError:
             if not has_lost_reader():
                 raise  # it comes from another pipe

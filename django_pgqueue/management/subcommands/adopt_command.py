@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from datetime import timedelta
 from typing import Final
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 from django.db import connections
 
 from django_pgqueue.control.queues import pause_named
@@ -30,6 +30,7 @@ from django_pgqueue.states import Pausable, State
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.runtime.clone_guard import description
 
+from .output import Output
 from .subcommand import Options, Subcommand, UsageError, add_database, database_alias
 
 REASON = "paused by pgqueue adopt"
@@ -53,22 +54,22 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_database(parser)
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
-    alias, environment = database_alias(options), _environment(options, stderr)
+def _run(options: Options, out: Output) -> None:
+    alias, environment = database_alias(options), _environment(options, out)
     with closing(connect(alias, "adopt")) as connection:
         own, recorded = installations.read_installations(connection, environment)
         foreign = [adopted for adopted in recorded if adopted.identity != own]
-        _describe(alias, own, recorded, stdout)
+        _describe(alias, own, recorded, out)
         if recorded and not foreign:
-            stdout.write("This database belongs to this installation already. Nothing was changed.")
+            out.write("This database belongs to this installation already. Nothing was changed.")
         elif options["dry_run"]:
-            stdout.write("Nothing was changed, because of --dry-run.")
+            out.write("Nothing was changed, because of --dry-run.")
         else:
             _refuse_live_database(alias, force=options["force"])
-            _adopt(connection, own, options, stdout)
+            _adopt(connection, own, options, out)
 
 
-def _environment(options: Options, stderr: OutputWrapper) -> str:
+def _environment(options: Options, out: Output) -> str:
     configured = get_settings().ENVIRONMENT
     environment = options["environment"]
     if environment is None or environment == configured:
@@ -77,33 +78,33 @@ def _environment(options: Options, stderr: OutputWrapper) -> str:
         raise UsageError(
             f"Invalid --environment {environment!r}: use at most 100 of the characters A-Z a-z 0-9 _ . : -"
         )
-    stderr.write(
+    out.stderr.write(
         f"Warning: PGQUEUE['ENVIRONMENT'] is {configured!r}, so workers with these settings will not work on an "
         f"environment {environment!r}."
     )
     return str(environment)
 
 
-def _describe(alias: str, own: Identity, recorded: list[Adopted], stdout: OutputWrapper) -> None:
+def _describe(alias: str, own: Identity, recorded: list[Adopted], out: Output) -> None:
     """Print whose the database is, and what it contains."""
     from django_pgqueue.models import Job, JobBatch, JobStep, Schedule  # models need the loaded apps
 
     if not recorded:
-        stdout.write(f"Database {alias!r}: no worker has worked on it.")
+        out.write(f"Database {alias!r}: no worker has worked on it.")
     for adopted in recorded:
         if adopted.identity != own:
-            stdout.write(f"Database {alias!r} belongs to another installation: {in_line(description(adopted, own))}.")
+            out.write(f"Database {alias!r} belongs to another installation: {in_line(description(adopted, own))}.")
     jobs = Job.objects.using(alias)
     batches, steps = JobBatch.objects.using(alias), JobStep.objects.using(alias)
     due = jobs.due().count()
-    stdout.write(f"{due:>10,}  jobs that are due")
-    stdout.write(f"{jobs.ready().count() - due:>10,}  jobs that are due later")
-    stdout.write(f"{jobs.waiting().count():>10,}  jobs of workflows that wait for other jobs")
-    stdout.write(f"{jobs.running().count():>10,}  running jobs")
-    stdout.write(f"{batches.filter(succeeded_at__isnull=True).count():>10,}  batches that have not succeeded")
-    stdout.write(f"{steps.filter(compensation__isnull=False).count():>10,}  steps that can be undone")
-    stdout.write(f"{Schedule.objects.using(alias).filter(enabled=True).count():>10,}  schedules")
-    stdout.write(f"{_workers_alive(alias):>10,}  workers with a recent heartbeat")
+    out.write(f"{due:>10,}  jobs that are due")
+    out.write(f"{jobs.ready().count() - due:>10,}  jobs that are due later")
+    out.write(f"{jobs.waiting().count():>10,}  jobs of workflows that wait for other jobs")
+    out.write(f"{jobs.running().count():>10,}  running jobs")
+    out.write(f"{batches.filter(succeeded_at__isnull=True).count():>10,}  batches that have not succeeded")
+    out.write(f"{steps.filter(compensation__isnull=False).count():>10,}  steps that can be undone")
+    out.write(f"{Schedule.objects.using(alias).filter(enabled=True).count():>10,}  schedules")
+    out.write(f"{_workers_alive(alias):>10,}  workers with a recent heartbeat")
 
 
 def _workers_alive(alias: str) -> int:
@@ -125,23 +126,23 @@ def _refuse_live_database(alias: str, *, force: bool) -> None:
         )
 
 
-def _adopt(connection: EngineConnection, own: Identity, options: Options, stdout: OutputWrapper) -> None:
+def _adopt(connection: EngineConnection, own: Identity, options: Options, out: Output) -> None:
     by = _by()
     if options["cancel_waiting"]:
-        _forget_calls(connection, stdout)  # first, because the ends of the cancelled jobs would enqueue them
-        stdout.write(f"Cancelled {_cancel_jobs(connection.alias):,} jobs.")
+        _forget_calls(connection, out)  # first, because the ends of the cancelled jobs would enqueue them
+        out.write(f"Cancelled {_cancel_jobs(connection.alias):,} jobs.")
     if options["pause"]:
-        stdout.write(f"Paused the queues {in_line(', '.join(_pause_queues(connection, by)))}.")
+        out.write(f"Paused the queues {in_line(', '.join(_pause_queues(connection, by)))}.")
     if options["cancel_waiting"] or options["pause"]:
-        stdout.write(f"Paused {_pause_schedules(connection.alias):,} schedules.")
+        out.write(f"Paused {_pause_schedules(connection.alias):,} schedules.")
     installations.adopt(connection, own, by)
-    stdout.write(
+    out.write(
         f"Adopted the database {connection.alias!r} for the environment {own.environment!r}. "
         f"Workers that wait for this begin within a few seconds."
     )
 
 
-def _forget_calls(connection: EngineConnection, stdout: OutputWrapper) -> None:
+def _forget_calls(connection: EngineConnection, out: Output) -> None:
     """Remove the callbacks of batches and the compensations of steps that could still be enqueued.
 
     Without any, no privilege to change them is needed.
@@ -149,7 +150,7 @@ def _forget_calls(connection: EngineConnection, stdout: OutputWrapper) -> None:
     if stored_calls.queues_of_calls(connection):
         callbacks = lifecycle_batches.forget_callbacks(connection)
         compensations = sagas.forget_compensations(connection)
-        stdout.write(f"Removed {callbacks:,} callbacks of batches and {compensations:,} compensations of steps.")
+        out.write(f"Removed {callbacks:,} callbacks of batches and {compensations:,} compensations of steps.")
 
 
 def _cancel_jobs(alias: str) -> int:

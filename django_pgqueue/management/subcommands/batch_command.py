@@ -5,7 +5,6 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any, Final
 
-from django.core.management.base import OutputWrapper
 from django.db.models.functions import Left
 
 from django_pgqueue.composed.batches import Batch
@@ -14,7 +13,7 @@ from django_pgqueue.models import JobBatch
 from django_pgqueue.models.batch_states import CONDITIONS, FAILED, stage_of, word_of
 from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts
 
-from .output import Column, add_json, date_of, write_json, write_summary, write_table
+from .output import Column, Output, add_json, date_of
 from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
 
 BLOCKED: Final = "No job is ready or running. Waiting jobs depend on failed ones: retry those, or cancel the rest."
@@ -46,7 +45,7 @@ def _add_list_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _list(options: Options, out: Output) -> None:
     alias, limit = database_alias(options), options["limit"]
     if not 1 <= limit <= MOST:
         raise UsageError(f"Invalid --limit {limit}: use a number from 1 to {MOST:,}.")
@@ -57,12 +56,12 @@ def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> Non
     counts = batch_counts([batch.pk for batch in batches], COUNTED, alias) if batches else {}
     if options["json"]:
         listed = [_listed(batch, counts[batch.pk]) for batch in batches]
-        write_json(stdout, {"batches": listed, "has_more": len(found) > limit})
+        out.json({"batches": listed, "has_more": len(found) > limit})
         return
     if batches:
-        write_table(stdout, options, COLUMNS, [_cells(batch, counts[batch.pk]) for batch in batches])
+        out.table(COLUMNS, [_cells(batch, counts[batch.pk]) for batch in batches])
     more = " There are more: pass --limit." if len(found) > limit else ""
-    write_summary(stderr, f"{len(batches):,} {'batch' if len(batches) == 1 else 'batches'}.{more}")
+    out.summary(f"{len(batches):,} {'batch' if len(batches) == 1 else 'batches'}.{more}")
 
 
 def _cells(batch: Any, counts: BatchCounts) -> tuple[object, ...]:
@@ -135,23 +134,23 @@ def _note(batch: Batch) -> str:
     return ""
 
 
-def _show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _show(options: Options, out: Output) -> None:
     batch = _batch(options)
     document = _document(batch)
     if options["json"]:
-        write_json(stdout, document)
+        out.json(document)
         return
     for name, value in document.items():
         if value not in (None, "", []):
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            stdout.write(f"{name:<13} {in_line(text)}")
+            out.write(f"{name:<13} {in_line(text)}")
     if note := _note(batch):
-        stdout.write(note)
+        out.write(note)
 
 
-def _close(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _close(options: Options, out: Output) -> None:
     closed = _batch(options).close()
-    stdout.write("Closed: it completes when its last job has ended." if closed else "Nothing to do: it is closed.")
+    out.write("Closed: it completes when its last job has ended." if closed else "Nothing to do: it is closed.")
 
 
 BATCH: Final = Subcommand(

@@ -6,7 +6,6 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Any, Final
 
-from django.core.management.base import OutputWrapper
 from django.db.models import Count, Max, Min, OuterRef, Subquery
 
 from django_pgqueue.display import in_line
@@ -16,7 +15,7 @@ from django_pgqueue.states import ActOutcome, Outcome, State
 
 from .changing_actions import RETRY_ACTION, add_change_options, run_action
 from .filter_options import add_filters, filters_of, given_filters
-from .output import Column, add_json, counted, date_of, write_json, write_summary, write_table
+from .output import Column, Output, add_json, counted, date_of
 from .paced_changes import Stop
 from .subcommand import Options, Subcommand, UsageError, add_database
 
@@ -40,7 +39,7 @@ def _add_list(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _list(options: Options, out: Output) -> None:
     filters = filters_of(options, words=(State.DEAD,))
     [found] = ranges(filters)
     dead = meeting(filters, found).order_by().values("task_name", "latest_error")
@@ -48,12 +47,12 @@ def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> Non
     groups = list(dead.annotate(**totals).order_by("-jobs", "task_name", "latest_error"))
     scope = f"among {label_of(found)}" if is_cut(found) else ""
     if options["json"]:
-        write_json(stdout, {"groups": [_as_json(group) for group in groups], "searched": scope or "all"})
+        out.json({"groups": [_as_json(group) for group in groups], "searched": scope or "all"})
         return
     if groups:
-        write_table(stdout, options, COLUMNS, [_cells(group) for group in groups])
+        out.table(COLUMNS, [_cells(group) for group in groups])
     total = counted(sum(group["jobs"] for group in groups), "dead job")
-    write_summary(stderr, f"{total}{', ' if scope else ''}{scope}.")
+    out.summary(f"{total}{', ' if scope else ''}{scope}.")
 
 
 def _as_json(group: dict[str, Any]) -> dict[str, Any]:
@@ -85,15 +84,15 @@ def _add_retry(parser: ArgumentParser) -> None:
     )
 
 
-def _retry(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _retry(options: Options, out: Output) -> None:
     if not given_filters(options):
         raise UsageError("Pass at least one filter, such as --task or --error. `dead list` shows the groups.")
     filters = filters_of(options, words=(State.DEAD,))
     if options["stop_on_failure"]:
         rate = options["rate"] or CAREFUL_RATE
-        run_action(RETRY_ACTION, filters, {**options, "rate": rate}, stdout, Watch(filters.alias))
+        run_action(RETRY_ACTION, filters, {**options, "rate": rate}, out, Watch(filters.alias))
     else:
-        run_action(RETRY_ACTION, filters, options, stdout)
+        run_action(RETRY_ACTION, filters, options, out)
 
 
 class Watch:

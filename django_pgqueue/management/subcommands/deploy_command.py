@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 
 from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.deploys import signature_lock, stored
 from django_pgqueue.display import in_line
 from django_pgqueue.tasks import registry
 
+from .output import Output
 from .subcommand import ExitCode, Options, Subcommand, UsageError, add_database, database_alias
 
 LIMIT: Final = 100_000
@@ -31,29 +32,29 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="Print one JSON document.")
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     if options["lock"] and options["write_lock"]:
         raise UsageError("Pass either --lock or --write-lock: the written file would always equal the code.")
     if options["limit"] < 1:
         raise UsageError(f"Invalid --limit {options['limit']}: pass a number of jobs from 1 up.")
     if options["write_lock"]:
-        _write_lock(Path(options["write_lock"]), stdout)
+        _write_lock(Path(options["write_lock"]), out)
     elif options["lock"]:
-        _check_lock(Path(options["lock"]), options, stdout)
+        _check_lock(Path(options["lock"]), options, out)
     else:
-        _check_database(options, stdout)
+        _check_database(options, out)
 
 
-def _write_lock(path: Path, stdout: OutputWrapper) -> None:
+def _write_lock(path: Path, out: Output) -> None:
     locks = signature_lock.locks_of(registry.all_tasks())
     try:
         path.write_text(signature_lock.dump(locks), encoding="utf-8")
     except OSError as error:
         raise CommandError(f"--write-lock {path} cannot be written: {error.strerror}.") from None
-    stdout.write(f"Wrote the signatures of {_count(len(locks), 'task')} to {path}.")
+    out.write(f"Wrote the signatures of {_count(len(locks), 'task')} to {path}.")
 
 
-def _check_lock(path: Path, options: Options, stdout: OutputWrapper) -> None:
+def _check_lock(path: Path, options: Options, out: Output) -> None:
     try:
         old = signature_lock.load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -64,10 +65,10 @@ def _check_lock(path: Path, options: Options, stdout: OutputWrapper) -> None:
     lines = [("warning" if change.is_warning else "error", change.text) for change in changes]
     looked_at = f"Compared {_count(len(old), 'task')} of {path} with the code."
     document = {"lock": {"file": str(path), "tasks": len(old)}, "findings": [change.as_json() for change in changes]}
-    _finish(lines, looked_at, document, options, stdout)
+    _finish(lines, looked_at, document, options, out)
 
 
-def _check_database(options: Options, stdout: OutputWrapper) -> None:
+def _check_database(options: Options, out: Output) -> None:
     alias = database_alias(options)
     connection = connect(alias, "check-deploy")
     try:
@@ -92,23 +93,23 @@ def _check_database(options: Options, stdout: OutputWrapper) -> None:
         "compensations": checked.compensations,
     }
     document = {"database": alias, "looked_at": counts, "findings": [finding.as_json() for finding in findings]}
-    _finish(lines, looked_at, document, options, stdout)
+    _finish(lines, looked_at, document, options, out)
 
 
 def _finish(
-    lines: list[tuple[str, str]], looked_at: str, document: dict[str, Any], options: Options, stdout: OutputWrapper
+    lines: list[tuple[str, str]], looked_at: str, document: dict[str, Any], options: Options, out: Output
 ) -> None:
     """Print what was found, and exit with 1 if there is an error, or with `--strict` a warning."""
     errors = sum(level == "error" for level, _ in lines)
     is_ok = not (lines if options["strict"] else errors)
     if options["json"]:
-        stdout.write(json.dumps({"ok": is_ok, **document}))
+        out.write(json.dumps({"ok": is_ok, **document}))
     else:
         for level, text in lines:
-            stdout.write(f"{level}: {in_line(text)}")
-        stdout.write(looked_at)
+            out.write(f"{level}: {in_line(text)}")
+        out.write(looked_at)
         counts = f"{_count(errors, 'error')}, {_count(len(lines) - errors, 'warning')}."
-        stdout.write(counts if lines else "The new code fits.")
+        out.write(counts if lines else "The new code fits.")
     if not is_ok:
         sys.exit(ExitCode.FAILED)
 

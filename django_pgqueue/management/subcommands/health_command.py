@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from django.core.management.base import OutputWrapper
-
 from django_pgqueue import health
 
+from .output import Output
 from .subcommand import ExitCode, Options, Subcommand
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     is_healthy, summary = health.judge(options["path"], max_age_seconds=options["max_age"], ready=options["ready"])
-    stdout.write(summary)
+    out.write(summary)
     if not is_healthy:
         sys.exit(ExitCode.FAILED)
 

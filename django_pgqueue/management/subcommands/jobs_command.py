@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from django.core.management.base import OutputWrapper
-
 from django_pgqueue.display import duration
 from django_pgqueue.job_search import SEARCHED, find
 
 from . import changing_actions, show_action
 from .filter_options import add_filters, filters_of
 from .job_rows import JobRow, read_rows
-from .output import Column, add_json, counted, write_json, write_summary, write_table
+from .output import Column, Output, add_json, counted
 from .subcommand import Options, Subcommand, UsageError, add_database
 
 COLUMNS = (
@@ -34,7 +32,7 @@ def _add_list(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _list(options: Options, out: Output) -> None:
     if not 1 <= options["limit"] <= SEARCHED:
         raise UsageError(f"Invalid --limit {options['limit']}: use a number from 1 to {SEARCHED:,}.")
     filters = filters_of(options, ids=options["id"])
@@ -42,13 +40,13 @@ def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> Non
     rows = read_rows(filters.alias, found.ids)
     if options["json"]:
         jobs = [row.as_json() for row in rows]
-        write_json(stdout, {"jobs": jobs, "has_more": found.has_more, "searched": found.scope or "all"})
+        out.json({"jobs": jobs, "has_more": found.has_more, "searched": found.scope or "all"})
         return
     if rows:
-        write_table(stdout, options, COLUMNS, [_cells(row) for row in rows])
+        out.table(COLUMNS, [_cells(row) for row in rows])
     more = "There are more: pass --limit." if found.has_more else ""
     scope = f", {found.scope}" if found.scope else ""
-    write_summary(stderr, " ".join(filter(None, [f"{counted(len(rows))}{scope}.", more])))
+    out.summary(" ".join(filter(None, [f"{counted(len(rows))}{scope}.", more])))
 
 
 def _cells(row: JobRow) -> tuple[object, ...]:

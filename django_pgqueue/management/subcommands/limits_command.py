@@ -8,12 +8,11 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any, Final
 
-from django.core.management.base import OutputWrapper
-
 from django_pgqueue import control
 from django_pgqueue.options.task_options import UNCHANGED
 
 from .limits_reading import LIST, SHOW
+from .output import Output
 from .queue_commands import end_of
 from .subcommand import Options, Subcommand, acting, add_database, database_alias, user_name
 
@@ -46,7 +45,7 @@ def _note(options: Options) -> dict[str, Any]:
     return {"reason": options["reason"], "by": user_name(), "database": database_alias(options)}
 
 
-def _set(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
+def _set(options: Options, out: Output) -> str:
     values = {name: _number(name, options[name]) for name in NUMBERS}
     rate = {None: UNCHANGED, NO_VALUE: None}.get(options["rate"], options["rate"])
     until = end_of(options["until"])
@@ -63,12 +62,12 @@ def _number(name: str, text: str | None) -> Any:
     return int(text)
 
 
-def _reset(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
+def _reset(options: Options, out: Output) -> str:
     restored = control.restore_limit(options["limit_key"], **_note(options))
     return "Reset: the override is removed." if restored else "Nothing to reset: it is not overridden."
 
 
-def _release(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
+def _release(options: Options, out: Output) -> str:
     ended = control.end_hold(options["limit_key"], **_note(options))
     return "Released: the hold has ended." if ended else "Nothing to release: no key is held."
 

@@ -9,14 +9,12 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from django.core.management.base import OutputWrapper
-
 from django_pgqueue import stats
 from django_pgqueue.control.targets import check_limit_key, mistyped_limit
 from django_pgqueue.declared.limits import name_of
 from django_pgqueue.display import in_line
 
-from .output import Column, add_json, coloured, counted, date_of, write_json, write_summary, write_table
+from .output import Column, Output, add_json, counted, date_of
 from .queues_command import span
 from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
 
@@ -94,14 +92,14 @@ def _add_list(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _list(options: Options, out: Output) -> None:
     found = stats.limits(database_alias(options))
     if options["json"]:
-        write_json(stdout, {"limits": found})
+        out.json({"limits": found})
         return
     if found:
-        write_table(stdout, options, *_table(LIMITS, found))
-    write_summary(stderr, f"{counted(len(found), 'limit')}.")
+        out.table(*_table(LIMITS, found))
+    out.summary(f"{counted(len(found), 'limit')}.")
 
 
 def _add_show(parser: ArgumentParser) -> None:
@@ -115,7 +113,7 @@ def _add_show(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def _show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _show(options: Options, out: Output) -> None:
     """Print a limit with a page of its keys, or one key. Raise `NotFound` for a limit that nothing uses."""
     key, alias = options["limit_key"], database_alias(options)
     try:
@@ -128,26 +126,26 @@ def _show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> Non
     if limit is None:
         raise NotFound(mistyped_limit(key) or f"No task declares the limit {name_of(key)!r}, and no job has it.")
     if key != limit.name:
-        _show_key(stats.limit_key(key, alias), options, stdout)
+        _show_key(stats.limit_key(key, alias), options, out)
         return
     bounds = {"after": options["after"], "count": options["count"], "prefix": options["prefix"]}
     page = stats.limit_keys(limit.name, **bounds, database=alias)
     if options["json"]:
-        write_json(stdout, {"limit": limit, "keys": page.keys, "next_after": page.next_after})
+        out.json({"limit": limit, "keys": page.keys, "next_after": page.next_after})
         return
-    write_table(stdout, options, *_table(LIMITS, [limit]))
+    out.table(*_table(LIMITS, [limit]))
     if page.keys:
-        stdout.write("")
-        write_table(stdout, options, *_table(KEYS, page.keys))
+        out.write("")
+        out.table(*_table(KEYS, page.keys))
     more = f" Next page: --after {page.next_after!r}" if page.next_after else ""
-    write_summary(stderr, f"{counted(len(page.keys), 'key')}.{more}")
+    out.summary(f"{counted(len(page.keys), 'key')}.{more}")
 
 
-def _show_key(key: stats.LimitKeyFigures, options: Options, stdout: OutputWrapper) -> None:
+def _show_key(key: stats.LimitKeyFigures, options: Options, out: Output) -> None:
     if options["json"]:
-        write_json(stdout, {"key": key})
+        out.json({"key": key})
         return
-    stdout.write(coloured(stdout, options, f"Limit key {in_line(key.limit_key)}"))
+    out.write(out.coloured(f"Limit key {in_line(key.limit_key)}"))
     facts = {
         "Values": _values(key.values),
         "Changes": "; ".join(_changes(key)),
@@ -164,7 +162,7 @@ def _show_key(key: stats.LimitKeyFigures, options: Options, stdout: OutputWrappe
     }
     for name, value in facts.items():
         if value not in ("", None):
-            stdout.write(f"{name:<17}{in_line(str(value))}")
+            out.write(f"{name:<17}{in_line(str(value))}")
 
 
 def _table(

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -20,8 +20,6 @@ from django.core.management.base import OutputWrapper
 from django.utils import timezone
 
 from django_pgqueue.display import in_line
-
-from .subcommand import Options
 
 GAP: Final = "  "
 NARROWEST: Final = 12
@@ -69,9 +67,62 @@ def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="Print one JSON document.")
 
 
-def write_json(stdout: OutputWrapper, document: Any) -> None:
-    """Print a document as JSON: times are ISO 8601 in UTC, and dataclasses are objects with their fields."""
-    stdout.write(json.dumps(document, indent=2, default=_plain))
+class Output:
+    """Where a subcommand prints: what it has read to standard output, and what it says about that to standard error."""
+
+    def __init__(self, options: Mapping[str, Any], stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+        self.stdout = stdout
+        self.stderr = stderr
+        self._options = options
+
+    def write(self, text: str) -> None:
+        """Print one or several lines."""
+        self.stdout.write(text)
+
+    def write_lines(self, lines: Iterable[str]) -> None:
+        """Print each of these lines."""
+        for line in lines:
+            self.stdout.write(line)
+
+    def json(self, document: Any) -> None:
+        """Print a document as JSON: times are ISO 8601 in UTC, and dataclasses are objects with their fields."""
+        self.stdout.write(json.dumps(document, indent=2, default=_plain))
+
+    def summary(self, text: str) -> None:
+        """Print a line that is not part of the data, without the colour of an error."""
+        self.stderr.write(text, style_func=str)
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
+        """Print rows below headings. None is printed as an empty cell, and an integer with separators."""
+        self.write_lines(self.table_lines(columns, rows))
+
+    def table_lines(self, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> list[str]:
+        """Return the lines of a table for this output."""
+        lines = [[column.heading for column in columns], *([_text(value) for value in row] for row in rows)]
+        widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+        if self.stdout.isatty():
+            widths = _fitted(widths, columns, shutil.get_terminal_size().columns)
+        found = []
+        for number, line in enumerate(lines):
+            cells = [_cell(text, width, column) for text, width, column in zip(line, widths, columns, strict=True)]
+            if self._has_colours:
+                cells = [
+                    _in_colour(cell, _colour(text, column, number))
+                    for cell, text, column in zip(cells, line, columns, strict=True)
+                ]
+            found.append(GAP.join(cells).rstrip())
+        return found
+
+    def coloured(self, text: str, word: str = "bold") -> str:
+        """Return a text in a colour, or in that of a state, if the output has colours."""
+        return _in_colour(text, COLOURS.get(word, word)) if self._has_colours else text
+
+    @property
+    def _has_colours(self) -> bool:
+        """Whether to print colours: on a terminal, unless `NO_COLOR` is set or Django's options say otherwise."""
+        if self._options.get("no_color") or self._options.get("force_color"):
+            return bool(self._options.get("force_color"))
+        return bool(self.stdout.isatty()) and "NO_COLOR" not in os.environ
 
 
 def _plain(value: Any) -> Any:
@@ -80,40 +131,6 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     raise TypeError(f"{type(value).__name__} has no form in the output: convert it first")
-
-
-def write_summary(stderr: OutputWrapper, text: str) -> None:
-    """Print a line that is not part of the data, without the colour of an error."""
-    stderr.write(text, style_func=str)
-
-
-def write_table(
-    stdout: OutputWrapper, options: Options, columns: Sequence[Column], rows: Sequence[Sequence[Any]]
-) -> None:
-    """Print rows below headings. None is printed as an empty cell, and an integer with separators."""
-    for line in table_lines(stdout, options, columns, rows):
-        stdout.write(line)
-
-
-def table_lines(
-    stdout: OutputWrapper, options: Options, columns: Sequence[Column], rows: Sequence[Sequence[Any]]
-) -> list[str]:
-    """Return the lines of a table for this output."""
-    lines = [[column.heading for column in columns], *([_text(value) for value in row] for row in rows)]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    if stdout.isatty():
-        widths = _fitted(widths, columns, shutil.get_terminal_size().columns)
-    is_coloured = has_colours(stdout, options)
-    found = []
-    for number, line in enumerate(lines):
-        cells = [_cell(text, width, column) for text, width, column in zip(line, widths, columns, strict=True)]
-        if is_coloured:
-            cells = [
-                _in_colour(cell, _colour(text, column, number))
-                for cell, text, column in zip(cells, line, columns, strict=True)
-            ]
-        found.append(GAP.join(cells).rstrip())
-    return found
 
 
 def _text(value: Any) -> str:
@@ -145,18 +162,6 @@ def _colour(text: str, column: Column, line: int) -> str | None:
     if line == 0:
         return "bold"
     return COLOURS.get(text) if column.is_state else None
-
-
-def has_colours(stdout: OutputWrapper, options: Options) -> bool:
-    """Return whether to print colours: on a terminal, unless `NO_COLOR` is set or Django's options say otherwise."""
-    if options.get("no_color") or options.get("force_color"):
-        return bool(options.get("force_color"))
-    return bool(stdout.isatty()) and "NO_COLOR" not in os.environ
-
-
-def coloured(stdout: OutputWrapper, options: Options, text: str, word: str = "bold") -> str:
-    """Return a text in a colour, or in that of a state, if the output has colours."""
-    return _in_colour(text, COLOURS.get(word, word)) if has_colours(stdout, options) else text
 
 
 def _in_colour(text: str, colour: str | None) -> str:

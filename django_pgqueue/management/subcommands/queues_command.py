@@ -10,12 +10,10 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from django.core.management.base import OutputWrapper
-
 from django_pgqueue import stats
 from django_pgqueue.display import duration
 
-from .output import Column, add_json, counted, date_of, table_lines, write_json, write_summary
+from .output import Column, Output, add_json, counted, date_of
 from .subcommand import Options, Subcommand, add_database, database_alias
 
 
@@ -58,7 +56,7 @@ COLUMNS: Final[Sequence[tuple[Column, Callable[[stats.QueueStats], Any]]]] = (
 
 
 def queue_lines(
-    stdout: OutputWrapper,
+    out: Output,
     options: Options,
     queues: Sequence[stats.QueueStats],
     headings: Collection[str] | None = None,
@@ -66,7 +64,7 @@ def queue_lines(
     """Return the lines of the table of queues, with the columns that have these headings. Without headings: all."""
     shown = [(column, cell) for column, cell in COLUMNS if headings is None or column.heading in headings]
     rows = [[cell(queue) for _, cell in shown] for queue in queues]
-    return table_lines(stdout, options, [column for column, _ in shown], rows)
+    return out.table_lines([column for column, _ in shown], rows)
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -74,14 +72,13 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     queues = stats.queues(database_alias(options))
     if options["json"]:
-        write_json(stdout, {"queues": queues})
+        out.json({"queues": queues})
         return
-    for line in queue_lines(stdout, options, queues):
-        stdout.write(line)
-    write_summary(stderr, f"{counted(len(queues), 'queue')}.")
+    out.write_lines(queue_lines(out, queues))
+    out.summary(f"{counted(len(queues), 'queue')}.")
 
 
 QUEUES: Final = Subcommand("queues", "List queues: jobs by state, rates, workers and pauses.", _add_arguments, _run)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 
 from django_pgqueue.display import in_line, visible
 from django_pgqueue.ground.endings import Ending
@@ -14,6 +14,7 @@ from django_pgqueue.states import State
 from django_pgqueue.tasks.registry import in_words
 from django_pgqueue.worker.foreground_run import run_one
 
+from .output import Output
 from .subcommand import ExitCode, NotFound, Options, Subcommand, add_database, database_alias
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retry", action="store_true", help="Make a finished job ready before running it.")
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
 
     job_id, alias = options["job_id"], database_alias(options)
@@ -48,8 +49,8 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
     if report.ending is Ending.POSTPONED:
         raise CommandError(f"Job {job_id} was not run: {in_line(report.error)}.")
     if report.traceback:
-        stderr.write(visible(report.traceback))
-    stdout.write(
+        out.stderr.write(visible(report.traceback))
+    out.write(
         f"Job {job_id} ({in_line(job.task_name)}), attempt {job.attempt}: {report.ending.value}, now {job.state}."
     )
     if report.is_failure:

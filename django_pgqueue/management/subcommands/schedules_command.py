@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 from django.db import connections
 from django.db.models import OuterRef, Subquery
 
@@ -20,7 +20,7 @@ from django_pgqueue.models.operations_link import database_now
 from django_pgqueue.models.schedules import Origin
 from django_pgqueue.schedules import job_options, next_ticks, run_and_resume
 
-from .output import Column, add_json, counted, date_of, write_json, write_summary, write_table
+from .output import Column, Output, add_json, counted, date_of
 from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
 
 COLUMNS: Final = (
@@ -40,17 +40,17 @@ def _add_list(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _list(options: Options, out: Output) -> None:
     alias = database_alias(options)
     last_job = Job.objects.filter(pk=OuterRef("last_job_id")).values("state")[:1]
     found = Schedule.objects.using(alias).defer("arguments").order_by("name", "origin")
     schedules = list(found.annotate(seen_at=database_now(), last_state=Subquery(last_job)))
     if options["json"]:
-        write_json(stdout, {"schedules": [_as_json(schedule) for schedule in schedules]})
+        out.json({"schedules": [_as_json(schedule) for schedule in schedules]})
         return
     if schedules:
-        write_table(stdout, options, COLUMNS, [_cells(schedule) for schedule in schedules])
-    write_summary(stderr, f"{counted(len(schedules), 'schedule')}.")
+        out.table(COLUMNS, [_cells(schedule) for schedule in schedules])
+    out.summary(f"{counted(len(schedules), 'schedule')}.")
 
 
 def _state(schedule: Any) -> str:
@@ -110,12 +110,12 @@ def _add_action(parser: ArgumentParser) -> None:
     add_database(parser, "Database of the schedules.")
 
 
-def _run_action(action: Callable[[Any, Scheduled], str], options: Options, stdout: OutputWrapper, stderr: Any) -> None:
+def _run_action(action: Callable[[Any, Scheduled], str], options: Options, out: Output) -> None:
     """Run an action on the schedule that was named. Raise `CommandError` if it is refused."""
     alias = database_alias(options)
     schedule = _named(alias, options["name"], options["origin"])
     try:
-        stdout.write(action(connections[alias], schedule))
+        out.write(action(connections[alias], schedule))
     except (JobLocked, ValueError) as error:
         raise CommandError(f"Nothing was changed: {in_line(str(error))}") from None
 

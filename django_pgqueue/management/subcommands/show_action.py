@@ -12,7 +12,6 @@ from datetime import datetime
 from textwrap import indent
 from typing import Any, Final
 
-from django.core.management.base import OutputWrapper
 from django.db.models import TextField
 from django.db.models.functions import Cast, Left, Right
 
@@ -24,7 +23,7 @@ from django_pgqueue.states import Outcome, State
 
 from . import shown_steps
 from .job_rows import JobRow, read_rows
-from .output import Column, add_json, coloured, date_of, write_json, write_table
+from .output import Column, Output, add_json, date_of
 from .subcommand import Options, add_database, database_alias
 from .why_command import missing_job
 
@@ -56,7 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def show(options: Options, out: Output) -> None:
     """Print one job. Raise `NotFound` if it does not exist."""
     alias, job_id = database_alias(options), options["job_id"]
     rows = read_rows(alias, [job_id])
@@ -68,14 +67,14 @@ def show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
     log = ExecutionLog.latest_of(alias, job_id)
     if options["json"]:
         steps = [shown_steps.as_json(row.task_name, step) for step in shown_steps.read_steps(alias, job_id)]
-        write_json(stdout, {**_document(row, found, texts, attempts), "steps": steps, "log": _log_as_json(log)})
+        out.json({**_document(row, found, texts, attempts), "steps": steps, "log": _log_as_json(log)})
     else:
-        _write(row, found, texts, attempts, options, stdout)
+        _write(row, found, texts, attempts, options, out)
         if lines := [shown_steps.cells(row.task_name, step) for step in shown_steps.read_steps(alias, job_id)]:
-            stdout.write("\n" + coloured(stdout, options, "Steps"))
-            write_table(stdout, options, shown_steps.COLUMNS, lines)
+            out.write("\n" + out.coloured("Steps"))
+            out.table(shown_steps.COLUMNS, lines)
         if log is not None:
-            _section(stdout, options, f"Log of attempt {log.execution.attempt}", indent(log.text, INDENT))
+            _section(out, f"Log of attempt {log.execution.attempt}", indent(log.text, INDENT))
 
 
 # ---------------------------------------------------------------------------- what is read
@@ -157,33 +156,31 @@ def _write(
     texts: dict[str, Any],
     attempts: Sequence[dict[str, Any]],
     options: Options,
-    stdout: OutputWrapper,
+    out: Output,
 ) -> None:
-    stdout.write(coloured(stdout, options, f"Job {row.pk}: {in_line(row.task_name)}"))
-    stdout.write(coloured(stdout, options, in_line(found.sentence), row.word))
+    out.write(out.coloured(f"Job {row.pk}: {in_line(row.task_name)}"))
+    out.write(out.coloured(in_line(found.sentence), row.word))
     failure = next((each for each in attempts if each["outcome"] in FAILURES), None)
     if failure is not None and row.state != State.SUCCEEDED:
         error = f"{failure['exception_class']}: {failure['error_text']}".strip(": ")
-        _section(stdout, options, "Error", indent(error, INDENT))
-        _section(stdout, options, "Traceback", indent(failure["traceback_text"], INDENT))
+        _section(out, "Error", indent(error, INDENT))
+        _section(out, "Traceback", indent(failure["traceback_text"], INDENT))
     arguments = shown_arguments(row.task_name, texts["arguments_text"])
-    _section(stdout, options, "Arguments", _joined(arguments))
-    _section(stdout, options, "Result", _joined(shown_result(row.task_name, texts["result_text"])))
-    _section(stdout, options, "Headers", pretty_json(texts["headers_text"]) if texts["headers_text"] else "")
-    _section(
-        stdout, options, "Facts", "\n".join(f"{name:<17}{in_line(str(value))}" for name, value in _facts(row, texts))
-    )
+    _section(out, "Arguments", _joined(arguments))
+    _section(out, "Result", _joined(shown_result(row.task_name, texts["result_text"])))
+    _section(out, "Headers", pretty_json(texts["headers_text"]) if texts["headers_text"] else "")
+    _section(out, "Facts", "\n".join(f"{name:<17}{in_line(str(value))}" for name, value in _facts(row, texts)))
     if attempts:
-        stdout.write("\n" + coloured(stdout, options, "Attempts, latest first"))
-        write_table(stdout, options, ATTEMPTS, [_cells(each) for each in attempts])
+        out.write("\n" + out.coloured("Attempts, latest first"))
+        out.table(ATTEMPTS, [_cells(each) for each in attempts])
         if len(attempts) == ATTEMPTS_SHOWN:
-            stdout.write(f"The latest {ATTEMPTS_SHOWN} are shown.")
+            out.write(f"The latest {ATTEMPTS_SHOWN} are shown.")
 
 
-def _section(stdout: OutputWrapper, options: Options, heading: str, text: str) -> None:
+def _section(out: Output, heading: str, text: str) -> None:
     if text.strip():
-        stdout.write("\n" + coloured(stdout, options, heading))
-        stdout.write(visible(text.rstrip()))
+        out.write("\n" + out.coloured(heading))
+        out.write(visible(text.rstrip()))
 
 
 def _joined(shown: Shown | None) -> str:

@@ -7,13 +7,12 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Final
 
-from django.core.management.base import OutputWrapper
 from django.db import Error
 
 from django_pgqueue import stats
 from django_pgqueue.display import in_line
 
-from .output import add_json, coloured, write_json
+from .output import Output, add_json
 from .queues_command import queue_lines, rate, span
 from .subcommand import ExitCode, Options, Subcommand, add_databases, database_alias, database_aliases
 
@@ -21,7 +20,7 @@ HEADINGS: Final = frozenset({"queue", "due", "oldest due", "running", "dead", "i
 """The columns of the table of queues that fit 80 characters."""
 
 
-def tiles(overview: stats.Overview, stdout: OutputWrapper, options: Options) -> list[str]:
+def tiles(overview: stats.Overview, out: Output) -> list[str]:
     """Return a line for each group of figures. Figures that need attention have a colour."""
     oldest = overview.oldest_due_seconds
     in_and_out = f"{rate(overview.enqueued_per_minute)} in"
@@ -41,12 +40,12 @@ def tiles(overview: stats.Overview, stdout: OutputWrapper, options: Options) -> 
     if overview.unserved_queues:
         lines.append(("unserved", f"no worker serves {in_line(', '.join(overview.unserved_queues))}", "lost"))
     lines += [("not read", f"{name}: {in_line(reason)}", "lost") for name, reason in overview.unread.items()]
-    return [f"{name:<12}{coloured(stdout, options, text, word) if word else text}" for name, text, word in lines]
+    return [f"{name:<12}{out.coloured(text, word) if word else text}" for name, text, word in lines]
 
 
-def table(queues: Sequence[stats.QueueStats], stdout: OutputWrapper, options: Options) -> list[str]:
+def table(queues: Sequence[stats.QueueStats], out: Output) -> list[str]:
     """Return the lines of a table of queues that fits most terminals."""
-    return queue_lines(stdout, options, queues, HEADINGS)
+    return queue_lines(out, queues, HEADINGS)
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -54,23 +53,22 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     if options["all_databases"]:
-        _print_all(options, stdout)
+        _print_all(options, out)
         return
     overview = stats.overview(database_alias(options))
     if options["json"]:
-        write_json(stdout, overview)
+        out.json(overview)
     else:
-        _print(overview, stdout, options)
+        _print(overview, out)
 
 
-def _print(overview: stats.Overview, stdout: OutputWrapper, options: Options) -> None:
-    for line in (*tiles(overview, stdout, options), "", *table(overview.queues, stdout, options)):
-        stdout.write(line)
+def _print(overview: stats.Overview, out: Output) -> None:
+    out.write_lines([*tiles(overview, out), "", *table(overview.queues, out)])
 
 
-def _print_all(options: Options, stdout: OutputWrapper) -> None:
+def _print_all(options: Options, out: Output) -> None:
     """Print the figures of each database. Exit with 1 if one cannot be read, after the others are printed."""
     found: dict[str, stats.Overview | dict[str, str]] = {}
     for alias in database_aliases(options):
@@ -79,14 +77,14 @@ def _print_all(options: Options, stdout: OutputWrapper) -> None:
         except Error as error:
             found[alias] = {"error": " ".join(str(error).split())}
     if options["json"]:
-        write_json(stdout, {"databases": found})
+        out.json({"databases": found})
     else:
         for number, (alias, overview) in enumerate(found.items()):
-            stdout.write(f"{chr(10) if number else ''}Database {alias!r}")
+            out.write(f"{chr(10) if number else ''}Database {alias!r}")
             if isinstance(overview, dict):
-                stdout.write(f"cannot be read: {overview['error']}")
+                out.write(f"cannot be read: {overview['error']}")
             else:
-                _print(overview, stdout, options)
+                _print(overview, out)
     if any(isinstance(overview, dict) for overview in found.values()):
         sys.exit(ExitCode.FAILED)
 

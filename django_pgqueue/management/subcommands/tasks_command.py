@@ -5,15 +5,13 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any, Final
 
-from django.core.management.base import OutputWrapper
-
 from django_pgqueue import stats
 from django_pgqueue.schedules import declarations, next_ticks
 from django_pgqueue.stats.task_descriptions import depth_of, own_options, signature_of_call
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.definition import TaskDefinition
 
-from .output import Column, add_json, counted, write_json, write_summary, write_table
+from .output import Column, Output, add_json, counted
 from .subcommand import NotFound, Options, Subcommand, add_database, database_alias
 
 COLUMNS: Final = (
@@ -34,7 +32,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     tasks = registry.all_tasks()
     if options["name"]:
         found = registry.get(options["name"])
@@ -44,11 +42,11 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
     of_names = {each.name: each for each in stats.tasks(database_alias(options))}
     depths = [depth_of(task, of_names) for task in tasks]
     if options["json"]:
-        write_json(stdout, {"tasks": [_as_json(*each) for each in zip(tasks, depths, strict=True)]})
+        out.json({"tasks": [_as_json(*each) for each in zip(tasks, depths, strict=True)]})
         return
     if tasks:
-        write_table(stdout, options, COLUMNS, [_cells(*each) for each in zip(tasks, depths, strict=True)])
-    write_summary(stderr, f"{counted(len(tasks), 'task')}.")
+        out.table(COLUMNS, [_cells(*each) for each in zip(tasks, depths, strict=True)])
+    out.summary(f"{counted(len(tasks), 'task')}.")
 
 
 def _as_json(task: TaskDefinition, depth: stats.Depth) -> dict[str, Any]:

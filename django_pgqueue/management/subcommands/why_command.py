@@ -5,12 +5,10 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Final
 
-from django.core.management.base import OutputWrapper
-
 from django_pgqueue import stats
 from django_pgqueue.display import in_line
 
-from .output import add_json, write_json
+from .output import Output, add_json
 from .subcommand import NotFound, Options, Subcommand, add_database, database_alias
 
 
@@ -28,15 +26,15 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     alias = database_alias(options)
     found = stats.why(options["job_id"], alias)
     if found.reason is stats.Reason.GONE:
         raise missing_job(options["job_id"], alias)
     if options["json"]:
-        write_json(stdout, found)
+        out.json(found)
     else:
-        stdout.write(in_line(found.sentence))
+        out.write(in_line(found.sentence))
 
 
 WHY: Final = Subcommand("why", "Say in one sentence why a job has not started.", _add_arguments, _run)

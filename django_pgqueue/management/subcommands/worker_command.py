@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from django.core.management.base import OutputWrapper
-
 from django_pgqueue.management.commands import runworker
 
+from .output import Output
 from .subcommand import Options, Subcommand
 
 
@@ -22,8 +21,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
-    runworker.exit_worker(runworker.run(options, stdout))
+def _run(options: Options, out: Output) -> None:
+    runworker.exit_worker(runworker.run(options, out.stdout))
 
 
 WORKER = Subcommand("worker", "Run a worker, like `runworker`.", _add_arguments, _run)

@@ -10,7 +10,7 @@ from argparse import ArgumentParser
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 
 from django_pgqueue import stats
 from django_pgqueue.control import workers as worker_control
@@ -20,7 +20,7 @@ from django_pgqueue.models import Worker, WorkerRequest
 from django_pgqueue.models.operations_link import database_now
 from django_pgqueue.states import RequestKind
 
-from .output import Column, add_json, counted, write_json, write_summary, write_table
+from .output import Column, Output, add_json, counted
 from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias, user_name
 
 COLUMNS: Final = (
@@ -58,23 +58,23 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     alias = database_alias(options)
     if options["action"]:
-        _request(RequestKind(options["action"]), options["worker_id"], alias, stdout)
+        _request(RequestKind(options["action"]), options["worker_id"], alias, out)
         return
     found: list[tuple[stats.WorkerStats, datetime | None]] = [(worker, None) for worker in stats.workers(alias)]
     if options["all"]:
         found += _stopped(alias)
     if options["json"]:
-        write_json(stdout, {"workers": [_as_json(worker, stopped_at) for worker, stopped_at in found]})
+        out.json({"workers": [_as_json(worker, stopped_at) for worker, stopped_at in found]})
         return
     if found:
-        write_table(stdout, options, COLUMNS, [_cells(worker, stopped_at) for worker, stopped_at in found])
-    write_summary(stderr, f"{counted(len(found), 'worker')}.")
+        out.table(COLUMNS, [_cells(worker, stopped_at) for worker, stopped_at in found])
+    out.summary(f"{counted(len(found), 'worker')}.")
 
 
-def _request(kind: RequestKind, worker_id: int | None, alias: str, stdout: OutputWrapper) -> None:
+def _request(kind: RequestKind, worker_id: int | None, alias: str, out: Output) -> None:
     """Request something of a worker and print the answer. Raise `CommandError` if it does not answer in time."""
     if worker_id is None:
         raise UsageError(f"Pass the id of a worker: pgqueue workers {kind} ID. `pgqueue workers` lists the ids.")
@@ -90,7 +90,7 @@ def _request(kind: RequestKind, worker_id: int | None, alias: str, stdout: Outpu
                 "A later answer is shown on its page in the admin."
             )
         time.sleep(POLL_SECONDS)
-    stdout.write(visible(found.answer))
+    out.write(visible(found.answer))
 
 
 def _stopped(alias: str) -> list[tuple[stats.WorkerStats, datetime | None]]:

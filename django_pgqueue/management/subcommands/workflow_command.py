@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from django.core.management.base import OutputWrapper
-
 from django_pgqueue.composed.batches import Batch
 from django_pgqueue.display import in_line
 from django_pgqueue.models import JobBatch
@@ -18,7 +16,7 @@ from django_pgqueue.stats.graphs.figures import NODES_READ, WorkflowGraph, workf
 from django_pgqueue.stats.graphs.groups import NodeGroup, grouped, layers_of
 
 from .batch_command import BLOCKED
-from .output import add_json, write_json
+from .output import Output, add_json
 from .subcommand import NotFound, Options, Subcommand, add_database, database_alias
 
 MOST_ALIKE: Final = 5
@@ -37,7 +35,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def _show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _show(options: Options, out: Output) -> None:
     alias, batch_id = database_alias(options), options["batch_id"]
     try:
         batch = Batch.get(batch_id, database=alias)
@@ -49,18 +47,17 @@ def _show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> Non
     progress = batch.progress()
     counts = batch_counts([batch_id], COUNTED, alias)[batch_id]
     if options["json"]:
-        write_json(stdout, _document(batch_id, batch.record.description, graph, progress._asdict()))
+        out.json(_document(batch_id, batch.record.description, graph, progress._asdict()))
         return
     heading = in_line(f"Workflow {batch_id}: {batch.record.description}".rstrip(": "))
     figures = ", ".join(f"{getattr(counts, state)} {state}" for state in ORDER if getattr(counts, state).value)
-    stdout.write(f"{heading}, {progress.finished:,} of {progress.total:,} jobs have ended: {figures}")
+    out.write(f"{heading}, {progress.finished:,} of {progress.total:,} jobs have ended: {figures}")
     if counts.is_blocked:
-        stdout.write(BLOCKED)
+        out.write(BLOCKED)
     if graph.is_cut:
-        stdout.write(f"It has more than {NODES_READ:,} jobs or too many dependencies, so they are not listed.")
+        out.write(f"It has more than {NODES_READ:,} jobs or too many dependencies, so they are not listed.")
         return
-    for line in _lines(graph):
-        stdout.write(line)
+    out.write_lines(_lines(graph))
 
 
 def _document(batch_id: int, description: str, graph: WorkflowGraph, progress: dict[str, int]) -> dict[str, Any]:
