@@ -14,13 +14,14 @@ from django_pgqueue.durations import seconds
 from django_pgqueue.lifecycle.remote_tokens import revoke_remote_token
 from django_pgqueue.management.commands.runworker import positive
 from django_pgqueue.management.queue_arguments import queue_names
-from django_pgqueue.management.subcommands.output import Column, Output, add_json, counted, date_of
+from django_pgqueue.management.subcommands.output import Column, Output, date_of
 from django_pgqueue.management.subcommands.subcommand import (
     NotFound,
     Options,
     Subcommand,
     UsageError,
     add_database,
+    add_reading,
     database_alias,
     user_name,
 )
@@ -35,14 +36,14 @@ MAY_NOT_CREATE: Final = (
 )
 LISTED: Final = 1000
 COLUMNS: Final = (
-    Column("id", is_number=True),
-    Column("name", is_flexible=True),
-    Column("state", is_state=True),
-    Column("queues", is_flexible=True),
-    Column("tasks", is_flexible=True),
-    Column("created"),
-    Column("expires"),
-    Column("last used"),
+    Column("id", lambda token: str(token.pk), is_number=True),
+    Column("name", lambda token: token.name, is_flexible=True),
+    Column("state", lambda token: state_of(token, timezone.now()), is_state=True),
+    Column("queues", lambda token: ",".join(map(str, token.queue_names)) or "all", is_flexible=True),
+    Column("tasks", lambda token: ",".join(map(str, token.task_names)) or "all", is_flexible=True),
+    Column("created", lambda token: date_of(token.created_at)),
+    Column("expires", lambda token: date_of(token.expires_at)),
+    Column("last used", lambda token: date_of(token.used_at)),
 )
 
 
@@ -96,20 +97,14 @@ def _create(options: Options, out: Output) -> None:
 
 def _add_list(parser: ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="Also list the tokens that are not valid any more.")
-    add_database(parser, DATABASE)
-    add_json(parser)
+    add_reading(parser, DATABASE)
 
 
 def _list(options: Options, out: Output) -> None:
     tokens = list(RemoteToken.objects.using(database_alias(options)).defer("digest").order_by("-pk")[:LISTED])
     if not options["all"]:
         tokens = [token for token in tokens if state_of(token, timezone.now()) == "valid"]
-    if options["json"]:
-        out.json({"tokens": [_as_json(token) for token in tokens]})
-        return
-    if tokens:
-        out.table(COLUMNS, [_cells(token) for token in tokens])
-    out.summary(f"{counted(len(tokens), 'token')}.")
+    out.listing("token", COLUMNS, tokens, _as_json)
 
 
 def _as_json(token: RemoteToken) -> dict[str, Any]:
@@ -127,19 +122,6 @@ def _as_json(token: RemoteToken) -> dict[str, Any]:
         "revoked_at": token.revoked_at,
         "revoked_by": token.revoked_by,
     }
-
-
-def _cells(token: RemoteToken) -> tuple[Any, ...]:
-    return (
-        str(token.pk),
-        token.name,
-        state_of(token, timezone.now()),
-        ",".join(map(str, token.queue_names)) or "all",
-        ",".join(map(str, token.task_names)) or "all",
-        date_of(token.created_at),
-        date_of(token.expires_at),
-        date_of(token.used_at),
-    )
 
 
 def _add_revoke(parser: ArgumentParser) -> None:

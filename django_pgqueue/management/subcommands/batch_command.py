@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.db.models.functions import Left
 
@@ -13,8 +13,8 @@ from django_pgqueue.models import JobBatch
 from django_pgqueue.models.batch_states import CONDITIONS, FAILED, stage_of, word_of
 from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts
 
-from .output import Column, Output, add_json, date_of
-from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
+from .output import Column, Output, date_of
+from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, add_json, add_reading, database_alias
 
 BLOCKED: Final = "No job is ready or running. Waiting jobs depend on failed ones: retry those, or cancel the rest."
 
@@ -27,22 +27,35 @@ COUNTED: Final = 10_000
 """Jobs of each batch and state that the list counts at most."""
 MOST: Final = 1_000
 DESCRIPTION_SHOWN: Final = 200
-COLUMNS: Final = (
-    Column("batch", is_number=True),
-    Column("state", is_state=True),
-    Column("created"),
-    Column("jobs"),
-    Column("description", is_flexible=True),
-)
 STATE_COUNTS: Final = ("succeeded", "dead", "cancelled", "running", "ready", "waiting")
+
+
+class Listed(NamedTuple):
+    """A batch of the list, with the number of its jobs."""
+
+    batch: Any
+    counts: BatchCounts
+
+    def jobs(self) -> str:
+        """Return how many jobs are in each state."""
+        counts = {state: getattr(self.counts, state) for state in STATE_COUNTS}
+        return ", ".join(f"{count} {state}" for state, count in counts.items() if count.value) or "no jobs"
+
+
+COLUMNS: Final = (
+    Column("batch", lambda each: str(each.batch.pk), is_number=True),
+    Column("state", lambda each: state_of(each.batch), is_state=True),
+    Column("created", lambda each: date_of(each.batch.created_at)),
+    Column("jobs", Listed.jobs),
+    Column("description", lambda each: each.batch.text, is_flexible=True),
+)
 
 
 def _add_list_arguments(parser: ArgumentParser) -> None:
     states = ", ".join(CONDITIONS)
     parser.add_argument("--state", choices=CONDITIONS, metavar="STATE", help=f"Batches in this state: {states}.")
     parser.add_argument("--limit", type=int, default=50, metavar="N", help="Batches to print at most. Default: 50.")
-    add_database(parser)
-    add_json(parser)
+    add_reading(parser)
 
 
 def _list(options: Options, out: Output) -> None:
@@ -54,19 +67,14 @@ def _list(options: Options, out: Output) -> None:
     found = list(rows.annotate(text=Left("description", DESCRIPTION_SHOWN)).order_by("-pk")[: limit + 1])
     batches = found[:limit]
     counts = batch_counts([batch.pk for batch in batches], COUNTED, alias) if batches else {}
-    if options["json"]:
-        listed = [_listed(batch, counts[batch.pk]) for batch in batches]
-        out.json({"batches": listed, "has_more": len(found) > limit})
+    listed = [Listed(batch, counts[batch.pk]) for batch in batches]
+    if out.is_json:
+        out.json({"batches": [_as_json(*each) for each in listed], "has_more": len(found) > limit})
         return
-    if batches:
-        out.table(COLUMNS, [_cells(batch, counts[batch.pk]) for batch in batches])
+    if listed:
+        out.table(COLUMNS, listed)
     more = " There are more: pass --limit." if len(found) > limit else ""
     out.summary(f"{len(batches):,} {'batch' if len(batches) == 1 else 'batches'}.{more}")
-
-
-def _cells(batch: Any, counts: BatchCounts) -> tuple[object, ...]:
-    figures = [f"{getattr(counts, state)} {state}" for state in STATE_COUNTS if getattr(counts, state).value]
-    return (str(batch.pk), state_of(batch), date_of(batch.created_at), ", ".join(figures) or "no jobs", batch.text)
 
 
 def state_of(batch: JobBatch) -> str:
@@ -75,7 +83,7 @@ def state_of(batch: JobBatch) -> str:
     return f"{word}, {stage_of(batch)}" if word == FAILED else word
 
 
-def _listed(batch: Any, counts: BatchCounts) -> dict[str, Any]:
+def _as_json(batch: Any, counts: BatchCounts) -> dict[str, Any]:
     """Return a batch with the documented keys."""
     return {
         "batch_id": batch.pk,
@@ -137,7 +145,7 @@ def _note(batch: Batch) -> str:
 def _show(options: Options, out: Output) -> None:
     batch = _batch(options)
     document = _document(batch)
-    if options["json"]:
+    if out.is_json:
         out.json(document)
         return
     for name, value in document.items():

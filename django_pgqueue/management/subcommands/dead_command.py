@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from django.db.models import Count, Max, Min, OuterRef, Subquery
@@ -15,17 +16,17 @@ from django_pgqueue.states import ActOutcome, Outcome, State
 
 from .changing_actions import RETRY_ACTION, add_change_options, run_action
 from .filter_options import add_filters, filters_of, given_filters
-from .output import Column, Output, add_json, counted, date_of
+from .output import Column, Output, counted, date_of
 from .paced_changes import Stop
-from .subcommand import Options, Subcommand, UsageError, add_database
+from .subcommand import Options, Subcommand, UsageError, add_reading
 
 COLUMNS: Final = (
-    Column("jobs", is_number=True),
-    Column("task", is_flexible=True, keeps_end=True),
-    Column("error", is_flexible=True),
-    Column("first died"),
-    Column("last died"),
-    Column("example", is_number=True),
+    Column("jobs", itemgetter("jobs"), is_number=True),
+    Column("task", itemgetter("task_name"), is_flexible=True, keeps_end=True),
+    Column("error", itemgetter("latest_error"), is_flexible=True),
+    Column("first died", lambda group: date_of(group["first"])),
+    Column("last died", lambda group: date_of(group["last"])),
+    Column("example", lambda group: str(group["example"]), is_number=True),
 )
 CAREFUL_RATE: Final = 10.0
 """Jobs per second with `--stop-on-failure`, so that the first failures come before all jobs are retried."""
@@ -35,8 +36,7 @@ WATCHED: Final = 10_000
 
 def _add_list(parser: ArgumentParser) -> None:
     add_filters(parser, ())
-    add_database(parser)
-    add_json(parser)
+    add_reading(parser)
 
 
 def _list(options: Options, out: Output) -> None:
@@ -46,11 +46,11 @@ def _list(options: Options, out: Output) -> None:
     totals = {"jobs": Count("pk"), "first": Min("finished_at"), "last": Max("finished_at"), "example": Max("pk")}
     groups = list(dead.annotate(**totals).order_by("-jobs", "task_name", "latest_error"))
     scope = f"among {label_of(found)}" if is_cut(found) else ""
-    if options["json"]:
+    if out.is_json:
         out.json({"groups": [_as_json(group) for group in groups], "searched": scope or "all"})
         return
     if groups:
-        out.table(COLUMNS, [_cells(group) for group in groups])
+        out.table(COLUMNS, groups)
     total = counted(sum(group["jobs"] for group in groups), "dead job")
     out.summary(f"{total}{', ' if scope else ''}{scope}.")
 
@@ -64,14 +64,6 @@ def _as_json(group: dict[str, Any]) -> dict[str, Any]:
         "last_finished_at": group["last"],
         "example_id": group["example"],
     }
-
-
-def _cells(group: dict[str, Any]) -> tuple[Any, ...]:
-    times = (date_of(group["first"]), date_of(group["last"]))
-    return (group["jobs"], group["task_name"], group["latest_error"] or "", *times, str(group["example"]))
-
-
-# ---------------------------------------------------------------------------- retry
 
 
 def _add_retry(parser: ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from django_pgqueue.display import in_line
 from django_pgqueue.tasks import registry
 
 from .output import Output
-from .subcommand import ExitCode, Options, Subcommand, UsageError, add_database, database_alias
+from .subcommand import ExitCode, Options, Subcommand, UsageError, add_database, add_json, database_alias
 
 LIMIT: Final = 100_000
 
@@ -29,7 +29,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--lock", metavar="FILE", help="Compare the code with a lock file, without the database.")
     parser.add_argument("--write-lock", metavar="FILE", help="Write the signatures of all tasks to a lock file.")
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    add_json(parser)
 
 
 def _run(options: Options, out: Output) -> None:
@@ -102,7 +102,7 @@ def _finish(
     """Print what was found, and exit with 1 if there is an error, or with `--strict` a warning."""
     errors = sum(level == "error" for level, _ in lines)
     is_ok = not (lines if options["strict"] else errors)
-    if options["json"]:
+    if out.is_json:
         out.write(json.dumps({"ok": is_ok, **document}))
     else:
         for level, text in lines:

@@ -14,14 +14,14 @@ from django_pgqueue.doctor import Finding, Level, examine
 from django_pgqueue.doctor.findings import counted
 
 from .output import Output
-from .subcommand import ExitCode, Options, Subcommand, add_databases, database_aliases
+from .subcommand import ExitCode, Options, Subcommand, add_databases, add_json, database_aliases
 
 INDENT: Final = 9
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
     add_databases(parser)
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    add_json(parser)
     parser.add_argument(
         "--fail-on",
         choices=[Level.WARNING.value, Level.ERROR.value],
@@ -32,7 +32,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 def _run(options: Options, out: Output) -> None:
     found = {alias: examine(alias) for alias in database_aliases(options)}
-    if options["json"]:
+    if out.is_json:
         documents = {alias: _document(alias, findings) for alias, findings in found.items()}
         [document] = [{"databases": documents}] if options["all_databases"] else documents.values()
         out.write(json.dumps(document, indent=2, default=str))

@@ -6,42 +6,42 @@ Both print what `stats.limits()`, `stats.limit_keys()` and `stats.limit_key()` r
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from django_pgqueue import stats
 from django_pgqueue.control.targets import check_limit_key, mistyped_limit
 from django_pgqueue.declared.limits import name_of
 from django_pgqueue.display import in_line
 
-from .output import Column, Output, add_json, counted, date_of
+from .output import Column, Output, counted, date_of
 from .queues_command import span
-from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
+from .subcommand import NotFound, Options, Subcommand, UsageError, add_reading, database_alias
 
 KEYS_SHOWN: Final = 50
 MOST_KEYS: Final = 200
 Figures = stats.LimitFigures | stats.LimitKeyFigures
 
-LIMITS: Final[Sequence[tuple[Column, Callable[[stats.LimitFigures], Any]]]] = (
-    (Column("limit", is_flexible=True), lambda limit: limit.name),
-    (Column("due", is_number=True), lambda limit: limit.due),
-    (Column("oldest due", is_number=True), lambda limit: span(limit.oldest_due_seconds)),
-    (Column("later", is_number=True), lambda limit: limit.later),
-    (Column("running", is_number=True), lambda limit: limit.running),
-    (Column("keys", is_number=True), lambda limit: limit.keys),
-    (Column("held", is_number=True), lambda limit: limit.held_keys),
-    (Column("values", is_flexible=True), lambda limit: _values(limit.values)),
-    (Column("changes", is_flexible=True), lambda limit: "; ".join(_changes(limit))),
+LIMITS: Final = (
+    Column("limit", lambda limit: limit.name, is_flexible=True),
+    Column("due", lambda limit: limit.due, is_number=True),
+    Column("oldest due", lambda limit: span(limit.oldest_due_seconds), is_number=True),
+    Column("later", lambda limit: limit.later, is_number=True),
+    Column("running", lambda limit: limit.running, is_number=True),
+    Column("keys", lambda limit: limit.keys, is_number=True),
+    Column("held", lambda limit: limit.held_keys, is_number=True),
+    Column("values", lambda limit: _values(limit.values), is_flexible=True),
+    Column("changes", lambda limit: "; ".join(_changes(limit)), is_flexible=True),
 )
-KEYS: Final[Sequence[tuple[Column, Callable[[stats.LimitKeyFigures], Any]]]] = (
-    (Column("key", is_flexible=True), lambda key: key.limit_key),
-    (Column("due", is_number=True), lambda key: key.due),
-    (Column("oldest due", is_number=True), lambda key: span(key.oldest_due_seconds)),
-    (Column("later", is_number=True), lambda key: key.later),
-    (Column("running", is_number=True), lambda key: key.running),
-    (Column("waits for"), lambda key: key.waits_for),
-    (Column("next start", is_number=True), lambda key: span(key.next_start_seconds)),
-    (Column("changes", is_flexible=True), lambda key: "; ".join(_changes(key))),
+KEYS: Final = (
+    Column("key", lambda key: key.limit_key, is_flexible=True),
+    Column("due", lambda key: key.due, is_number=True),
+    Column("oldest due", lambda key: span(key.oldest_due_seconds), is_number=True),
+    Column("later", lambda key: key.later, is_number=True),
+    Column("running", lambda key: key.running, is_number=True),
+    Column("waits for", lambda key: key.waits_for),
+    Column("next start", lambda key: span(key.next_start_seconds), is_number=True),
+    Column("changes", lambda key: "; ".join(_changes(key)), is_flexible=True),
 )
 
 
@@ -87,19 +87,8 @@ def _note(change: stats.OverrideStats | stats.PauseStats) -> str:
     return f"{by}{until}: {change.reason}" if change.reason else f"{by}{until}"
 
 
-def _add_list(parser: ArgumentParser) -> None:
-    add_database(parser)
-    add_json(parser)
-
-
 def _list(options: Options, out: Output) -> None:
-    found = stats.limits(database_alias(options))
-    if options["json"]:
-        out.json({"limits": found})
-        return
-    if found:
-        out.table(*_table(LIMITS, found))
-    out.summary(f"{counted(len(found), 'limit')}.")
+    out.listing("limit", LIMITS, stats.limits(database_alias(options)))
 
 
 def _add_show(parser: ArgumentParser) -> None:
@@ -109,8 +98,7 @@ def _add_show(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--count", type=int, default=KEYS_SHOWN, metavar="N", help=f"Keys of a page, at most {MOST_KEYS}."
     )
-    add_database(parser)
-    add_json(parser)
+    add_reading(parser)
 
 
 def _show(options: Options, out: Output) -> None:
@@ -126,23 +114,23 @@ def _show(options: Options, out: Output) -> None:
     if limit is None:
         raise NotFound(mistyped_limit(key) or f"No task declares the limit {name_of(key)!r}, and no job has it.")
     if key != limit.name:
-        _show_key(stats.limit_key(key, alias), options, out)
+        _show_key(stats.limit_key(key, alias), out)
         return
     bounds = {"after": options["after"], "count": options["count"], "prefix": options["prefix"]}
     page = stats.limit_keys(limit.name, **bounds, database=alias)
-    if options["json"]:
+    if out.is_json:
         out.json({"limit": limit, "keys": page.keys, "next_after": page.next_after})
         return
-    out.table(*_table(LIMITS, [limit]))
+    out.table(LIMITS, [limit])
     if page.keys:
         out.write("")
-        out.table(*_table(KEYS, page.keys))
+        out.table(KEYS, page.keys)
     more = f" Next page: --after {page.next_after!r}" if page.next_after else ""
     out.summary(f"{counted(len(page.keys), 'key')}.{more}")
 
 
-def _show_key(key: stats.LimitKeyFigures, options: Options, out: Output) -> None:
-    if options["json"]:
+def _show_key(key: stats.LimitKeyFigures, out: Output) -> None:
+    if out.is_json:
         out.json({"key": key})
         return
     out.write(out.coloured(f"Limit key {in_line(key.limit_key)}"))
@@ -165,11 +153,5 @@ def _show_key(key: stats.LimitKeyFigures, options: Options, out: Output) -> None
             out.write(f"{name:<17}{in_line(str(value))}")
 
 
-def _table(
-    columns: Sequence[tuple[Column, Callable[[Any], Any]]], found: Sequence[Figures]
-) -> tuple[list[Column], list[list[Any]]]:
-    return [column for column, _ in columns], [[cell(each) for _, cell in columns] for each in found]
-
-
-LIST = Subcommand("list", "List limits: their jobs, keys and values.", _add_list, _list)
+LIST = Subcommand("list", "List limits: their jobs, keys and values.", add_reading, _list)
 SHOW = Subcommand("show", "Show a limit with its keys, or one limit key.", _add_show, _show)

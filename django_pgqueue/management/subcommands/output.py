@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from argparse import ArgumentParser
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -49,6 +48,7 @@ class Column:
 
     Attributes:
         heading: The first line.
+        cell: Returns the value of an item of the table.
         is_number: Whether values are aligned to the right.
         is_flexible: Whether values may be cut, so that the table fits the terminal.
         keeps_end: Whether a cut keeps the end of a value: a task is recognised by the last part of its name.
@@ -56,15 +56,11 @@ class Column:
     """
 
     heading: str
+    cell: Callable[[Any], Any]
     is_number: bool = False
     is_flexible: bool = False
     keeps_end: bool = False
     is_state: bool = False
-
-
-def add_json(parser: ArgumentParser) -> None:
-    """Add `--json` to a command that reads."""
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
 
 
 class Output:
@@ -73,6 +69,7 @@ class Output:
     def __init__(self, options: Mapping[str, Any], stdout: OutputWrapper, stderr: OutputWrapper) -> None:
         self.stdout = stdout
         self.stderr = stderr
+        self.is_json = bool(options.get("json"))
         self._options = options
 
     def write(self, text: str) -> None:
@@ -92,13 +89,29 @@ class Output:
         """Print a line that is not part of the data, without the colour of an error."""
         self.stderr.write(text, style_func=str)
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
-        """Print rows below headings. None is printed as an empty cell, and an integer with separators."""
-        self.write_lines(self.table_lines(columns, rows))
+    def listing(
+        self,
+        noun: str,
+        columns: Sequence[Column],
+        items: Sequence[Any],
+        as_json: Callable[[Any], Any] = lambda item: item,
+    ) -> None:
+        """Print what a command lists: one JSON document, or a table and the number of its rows."""
+        if self.is_json:
+            self.json({f"{noun}s": [as_json(item) for item in items]})
+            return
+        if items:
+            self.table(columns, items)
+        self.summary(f"{counted(len(items), noun)}.")
 
-    def table_lines(self, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> list[str]:
+    def table(self, columns: Sequence[Column], items: Iterable[Any]) -> None:
+        """Print a row for each item below headings. None is an empty cell, and an integer has separators."""
+        self.write_lines(self.table_lines(columns, items))
+
+    def table_lines(self, columns: Sequence[Column], items: Iterable[Any]) -> list[str]:
         """Return the lines of a table for this output."""
-        lines = [[column.heading for column in columns], *([_text(value) for value in row] for row in rows)]
+        rows = ([_text(column.cell(item)) for column in columns] for item in items)
+        lines = [[column.heading for column in columns], *rows]
         widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
         if self.stdout.isatty():
             widths = _fitted(widths, columns, shutil.get_terminal_size().columns)

@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
-from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from django_pgqueue import stats
 from django_pgqueue.display import duration
 
-from .output import Column, Output, add_json, counted, date_of
-from .subcommand import Options, Subcommand, add_database, database_alias
+from .output import Column, Output, counted, date_of
+from .subcommand import Options, Subcommand, add_reading, database_alias
 
 
 def span(seconds: float | None) -> str:
@@ -37,48 +35,31 @@ def _pause(queue: stats.QueueStats) -> str:
     return f"paused{by}{until}{reason}"
 
 
-COLUMNS: Final[Sequence[tuple[Column, Callable[[stats.QueueStats], Any]]]] = (
-    (Column("queue", is_flexible=True), lambda queue: queue.name),
-    (Column("due", is_number=True), lambda queue: queue.due),
-    (Column("oldest due", is_number=True), lambda queue: span(queue.oldest_due_seconds)),
-    (Column("scheduled", is_number=True), lambda queue: queue.scheduled),
-    (Column("retrying", is_number=True), lambda queue: queue.retrying),
-    (Column("paused", is_number=True), lambda queue: queue.paused),
-    (Column("running", is_number=True), lambda queue: queue.running),
-    (Column("lost", is_number=True), lambda queue: queue.lost),
-    (Column("dead", is_number=True), lambda queue: queue.dead),
-    (Column("in/min", is_number=True), lambda queue: rate(queue.enqueued_per_minute)),
-    (Column("out/min", is_number=True), lambda queue: rate(queue.finished_per_minute)),
-    (Column("workers", is_number=True), lambda queue: queue.workers),
-    (Column("slots", is_number=True), lambda queue: f"{queue.slots_busy} of {queue.slots_total}"),
-    (Column("pause", is_flexible=True), _pause),
+COLUMNS: Final = (
+    Column("queue", lambda queue: queue.name, is_flexible=True),
+    Column("due", lambda queue: queue.due, is_number=True),
+    Column("oldest due", lambda queue: span(queue.oldest_due_seconds), is_number=True),
+    Column("scheduled", lambda queue: queue.scheduled, is_number=True),
+    Column("retrying", lambda queue: queue.retrying, is_number=True),
+    Column("paused", lambda queue: queue.paused, is_number=True),
+    Column("running", lambda queue: queue.running, is_number=True),
+    Column("lost", lambda queue: queue.lost, is_number=True),
+    Column("dead", lambda queue: queue.dead, is_number=True),
+    Column("in/min", lambda queue: rate(queue.enqueued_per_minute), is_number=True),
+    Column("out/min", lambda queue: rate(queue.finished_per_minute), is_number=True),
+    Column("workers", lambda queue: queue.workers, is_number=True),
+    Column("slots", lambda queue: f"{queue.slots_busy} of {queue.slots_total}", is_number=True),
+    Column("pause", _pause, is_flexible=True),
 )
-
-
-def queue_lines(
-    out: Output,
-    options: Options,
-    queues: Sequence[stats.QueueStats],
-    headings: Collection[str] | None = None,
-) -> list[str]:
-    """Return the lines of the table of queues, with the columns that have these headings. Without headings: all."""
-    shown = [(column, cell) for column, cell in COLUMNS if headings is None or column.heading in headings]
-    rows = [[cell(queue) for _, cell in shown] for queue in queues]
-    return out.table_lines([column for column, _ in shown], rows)
-
-
-def _add_arguments(parser: ArgumentParser) -> None:
-    add_database(parser)
-    add_json(parser)
 
 
 def _run(options: Options, out: Output) -> None:
     queues = stats.queues(database_alias(options))
-    if options["json"]:
+    if out.is_json:
         out.json({"queues": queues})
         return
-    out.write_lines(queue_lines(out, queues))
+    out.table(COLUMNS, queues)
     out.summary(f"{counted(len(queues), 'queue')}.")
 
 
-QUEUES: Final = Subcommand("queues", "List queues: jobs by state, rates, workers and pauses.", _add_arguments, _run)
+QUEUES: Final = Subcommand("queues", "List queues: jobs by state, rates, workers and pauses.", add_reading, _run)

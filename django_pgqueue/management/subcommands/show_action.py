@@ -9,6 +9,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from operator import itemgetter
 from textwrap import indent
 from typing import Any, Final
 
@@ -23,8 +24,8 @@ from django_pgqueue.states import Outcome, State
 
 from . import shown_steps
 from .job_rows import JobRow, read_rows
-from .output import Column, Output, add_json, date_of
-from .subcommand import Options, add_database, database_alias
+from .output import Column, Output, date_of
+from .subcommand import Options, add_reading, database_alias
 from .why_command import missing_job
 
 TEXT_LIMIT: Final = 100_000
@@ -37,22 +38,12 @@ ATTEMPTS_SHOWN: Final = 50
 INDENT: Final = "  "
 """Each line of an error, a traceback or a log begins with it, so that it cannot look like a heading or a fact."""
 FAILURES: Final = (Outcome.FAILED, Outcome.CRASHED)
-ATTEMPTS: Final = (
-    Column("attempt", is_number=True),
-    Column("outcome", is_state=True),
-    Column("claimed"),
-    Column("waited", is_number=True),
-    Column("ran", is_number=True),
-    Column("worker", is_flexible=True),
-    Column("error", is_flexible=True),
-)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `jobs show`."""
     parser.add_argument("job_id", type=int, metavar="ID", help="Id of the job.")
-    add_database(parser)
-    add_json(parser)
+    add_reading(parser)
 
 
 def show(options: Options, out: Output) -> None:
@@ -65,14 +56,15 @@ def show(options: Options, out: Output) -> None:
     texts, attempts = _texts(alias, job_id), _attempts(alias, job_id)
     found = stats.why(job_id, alias)
     log = ExecutionLog.latest_of(alias, job_id)
-    if options["json"]:
-        steps = [shown_steps.as_json(row.task_name, step) for step in shown_steps.read_steps(alias, job_id)]
-        out.json({**_document(row, found, texts, attempts), "steps": steps, "log": _log_as_json(log)})
+    steps = shown_steps.read_steps(alias, job_id, row.task_name)
+    if out.is_json:
+        shown = [shown_steps.as_json(step) for step in steps]
+        out.json({**_document(row, found, texts, attempts), "steps": shown, "log": _log_as_json(log)})
     else:
-        _write(row, found, texts, attempts, options, out)
-        if lines := [shown_steps.cells(row.task_name, step) for step in shown_steps.read_steps(alias, job_id)]:
+        _write(row, found, texts, attempts, out)
+        if steps:
             out.write("\n" + out.coloured("Steps"))
-            out.table(shown_steps.COLUMNS, lines)
+            out.table(shown_steps.COLUMNS, steps)
         if log is not None:
             _section(out, f"Log of attempt {log.execution.attempt}", indent(log.text, INDENT))
 
@@ -155,7 +147,6 @@ def _write(
     found: stats.Why,
     texts: dict[str, Any],
     attempts: Sequence[dict[str, Any]],
-    options: Options,
     out: Output,
 ) -> None:
     out.write(out.coloured(f"Job {row.pk}: {in_line(row.task_name)}"))
@@ -172,7 +163,7 @@ def _write(
     _section(out, "Facts", "\n".join(f"{name:<17}{in_line(str(value))}" for name, value in _facts(row, texts)))
     if attempts:
         out.write("\n" + out.coloured("Attempts, latest first"))
-        out.table(ATTEMPTS, [_cells(each) for each in attempts])
+        out.table(ATTEMPTS, attempts)
         if len(attempts) == ATTEMPTS_SHOWN:
             out.write(f"The latest {ATTEMPTS_SHOWN} are shown.")
 
@@ -220,15 +211,27 @@ def _due(row: JobRow) -> datetime | str | None:
     return row.run_after if row.state != State.WAITING or row.run_after > row.seen_at else None
 
 
-def _cells(attempt: dict[str, Any]) -> tuple[Any, ...]:
+def _waited(attempt: dict[str, Any]) -> str:
+    started = attempt["started_at"]
+    return duration(started - attempt["claimed_at"], brief=True) if started else ""
+
+
+def _ran(attempt: dict[str, Any]) -> str:
     started, ended = attempt["started_at"], attempt["finished_at"] or attempt["seen_at"]
+    return duration(ended - started, brief=True) if started else ""
+
+
+def _error(attempt: dict[str, Any]) -> str:
     name = attempt["exception_class"].rpartition(".")[2]
-    return (
-        attempt["attempt"],
-        attempt["outcome"] or "running",
-        date_of(attempt["claimed_at"]),
-        duration(started - attempt["claimed_at"], brief=True) if started else "",
-        duration(ended - started, brief=True) if started else "",
-        attempt["worker"],
-        ": ".join(filter(None, [name, attempt["error_text"].partition("\n")[0]])),
-    )
+    return ": ".join(filter(None, [name, attempt["error_text"].partition("\n")[0]]))
+
+
+ATTEMPTS: Final = (
+    Column("attempt", itemgetter("attempt"), is_number=True),
+    Column("outcome", lambda attempt: attempt["outcome"] or "running", is_state=True),
+    Column("claimed", lambda attempt: date_of(attempt["claimed_at"])),
+    Column("waited", _waited, is_number=True),
+    Column("ran", _ran, is_number=True),
+    Column("worker", itemgetter("worker"), is_flexible=True),
+    Column("error", _error, is_flexible=True),
+)

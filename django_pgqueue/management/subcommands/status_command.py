@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
-from collections.abc import Sequence
 from typing import Final
 
 from django.db import Error
@@ -12,11 +11,12 @@ from django.db import Error
 from django_pgqueue import stats
 from django_pgqueue.display import in_line
 
-from .output import Output, add_json
-from .queues_command import queue_lines, rate, span
-from .subcommand import ExitCode, Options, Subcommand, add_databases, database_alias, database_aliases
+from .output import Output
+from .queues_command import COLUMNS, rate, span
+from .subcommand import ExitCode, Options, Subcommand, add_databases, add_json, database_alias, database_aliases
 
 HEADINGS: Final = frozenset({"queue", "due", "oldest due", "running", "dead", "in/min", "out/min", "slots", "pause"})
+SHORT_TABLE: Final = [column for column in COLUMNS if column.heading in HEADINGS]
 """The columns of the table of queues that fit 80 characters."""
 
 
@@ -43,11 +43,6 @@ def tiles(overview: stats.Overview, out: Output) -> list[str]:
     return [f"{name:<12}{out.coloured(text, word) if word else text}" for name, text, word in lines]
 
 
-def table(queues: Sequence[stats.QueueStats], out: Output) -> list[str]:
-    """Return the lines of a table of queues that fits most terminals."""
-    return queue_lines(out, queues, HEADINGS)
-
-
 def _add_arguments(parser: ArgumentParser) -> None:
     add_databases(parser)
     add_json(parser)
@@ -58,14 +53,14 @@ def _run(options: Options, out: Output) -> None:
         _print_all(options, out)
         return
     overview = stats.overview(database_alias(options))
-    if options["json"]:
+    if out.is_json:
         out.json(overview)
     else:
         _print(overview, out)
 
 
 def _print(overview: stats.Overview, out: Output) -> None:
-    out.write_lines([*tiles(overview, out), "", *table(overview.queues, out)])
+    out.write_lines([*tiles(overview, out), "", *out.table_lines(SHORT_TABLE, overview.queues)])
 
 
 def _print_all(options: Options, out: Output) -> None:
@@ -76,7 +71,7 @@ def _print_all(options: Options, out: Output) -> None:
             found[alias] = stats.overview(alias)
         except Error as error:
             found[alias] = {"error": " ".join(str(error).split())}
-    if options["json"]:
+    if out.is_json:
         out.json({"databases": found})
     else:
         for number, (alias, overview) in enumerate(found.items()):

@@ -91,6 +91,17 @@ def add_database(parser: ArgumentParser, help: str = "Database of the jobs.") ->
     parser.add_argument("--database", metavar="ALIAS", help=help)
 
 
+def add_json(parser: ArgumentParser) -> None:
+    """Add `--json` to a command that reads."""
+    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+
+
+def add_reading(parser: ArgumentParser, help: str = "Database of the jobs.") -> None:  # noqa: A002 -- argparse's word
+    """Add `--database` and `--json` to a command that reads one database."""
+    add_database(parser, help)
+    add_json(parser)
+
+
 def add_databases(parser: ArgumentParser) -> None:
     """Add `--database` and `--all-databases` to a command that reads. Read them with `database_aliases()`."""
     group = parser.add_mutually_exclusive_group()

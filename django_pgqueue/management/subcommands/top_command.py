@@ -20,9 +20,9 @@ from django_pgqueue.job_search import Filters, find
 from django_pgqueue.management.standard_streams import is_terminal
 
 from .job_rows import read_rows
-from .jobs_command import when
-from .output import Column, Output, date_of
-from .status_command import table, tiles
+from .jobs_command import IN_SHORT, WHEN
+from .output import Output, date_of
+from .status_command import SHORT_TABLE, tiles
 from .subcommand import Options, Subcommand, UsageError, add_database, database_alias
 
 LONGEST: Final = 5
@@ -35,13 +35,6 @@ LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 HOME: Final = "\x1b[H"
 TO_END_OF_LINE: Final = "\x1b[K"
 TO_END_OF_SCREEN: Final = "\x1b[J"
-RUNNING: Final = (
-    Column("id", is_number=True),
-    Column("state", is_state=True),
-    Column("task", is_flexible=True, keeps_end=True),
-    Column("queue", is_flexible=True),
-    Column("when"),
-)
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -84,23 +77,22 @@ def _lines(alias: str, options: Options, out: Output) -> list[str]:
     """Return the lines to draw. If the database cannot be reached, they say so, and the next drawing tries again."""
     heading = f"{date_of(datetime.now(UTC))}  database {alias}, every {options['interval']:g} s, Ctrl-C ends"
     try:
-        lines = _figures(alias, options, out)
+        lines = _figures(alias, out)
     except (InterfaceError, OperationalError) as error:
         connections[alias].close()
         lines = [visible(line) for line in str(error).splitlines()]
     return [out.coloured(heading), *lines]
 
 
-def _figures(alias: str, options: Options, out: Output) -> list[str]:
+def _figures(alias: str, out: Output) -> list[str]:
     overview = stats.overview(alias)
     rows = read_rows(alias, find(Filters(alias, ("running",)), LONGEST).ids)
-    cells = [(str(row.pk), row.word, row.task_name, row.queue_name, when(row)) for row in rows]
-    running = ["", *out.table_lines(RUNNING, cells)] if cells else []
+    running = ["", *out.table_lines((*IN_SHORT, WHEN), rows)] if rows else []
     first = tiles(overview, out)
     # The longest queues come first, and there are as many as leave room for the running jobs.
     room = max(shutil.get_terminal_size().lines - len(first) - len(running) - 3, 1)
     queues = sorted(overview.queues, key=lambda queue: (-queue.due.value, -queue.running.value, queue.name))
-    return [*first, "", *table(queues[:room], out), *running]
+    return [*first, "", *out.table_lines(SHORT_TABLE, queues[:room]), *running]
 
 
 TOP: Final = Subcommand("top", "Show the status on a terminal, every two seconds.", _add_arguments, _run)

@@ -8,8 +8,8 @@ from typing import Final
 from django_pgqueue import stats
 from django_pgqueue.display import in_line
 
-from .output import Output, add_json
-from .subcommand import NotFound, Options, Subcommand, add_database, database_alias
+from .output import Output
+from .subcommand import NotFound, Options, Subcommand, add_reading, database_alias
 
 
 def missing_job(job_id: int, alias: str) -> NotFound:
@@ -22,8 +22,7 @@ def missing_job(job_id: int, alias: str) -> NotFound:
 
 def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("job_id", type=int, metavar="ID", help="Id of the job.")
-    add_database(parser)
-    add_json(parser)
+    add_reading(parser)
 
 
 def _run(options: Options, out: Output) -> None:
@@ -31,7 +30,7 @@ def _run(options: Options, out: Output) -> None:
     found = stats.why(options["job_id"], alias)
     if found.reason is stats.Reason.GONE:
         raise missing_job(options["job_id"], alias)
-    if options["json"]:
+    if out.is_json:
         out.json(found)
     else:
         out.write(in_line(found.sentence))

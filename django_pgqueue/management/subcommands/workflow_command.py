@@ -16,8 +16,8 @@ from django_pgqueue.stats.graphs.figures import NODES_READ, WorkflowGraph, workf
 from django_pgqueue.stats.graphs.groups import NodeGroup, grouped, layers_of
 
 from .batch_command import BLOCKED
-from .output import Output, add_json
-from .subcommand import NotFound, Options, Subcommand, add_database, database_alias
+from .output import Output
+from .subcommand import NotFound, Options, Subcommand, add_reading, database_alias
 
 MOST_ALIKE: Final = 5
 """Jobs of one task in one layer that have lines of their own."""
@@ -31,8 +31,7 @@ ORDER: Final = (State.SUCCEEDED, State.RUNNING, State.READY, State.WAITING, Stat
 
 def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("batch_id", type=int, metavar="ID", help="Id of the workflow, which is that of its batch.")
-    add_database(parser)
-    add_json(parser)
+    add_reading(parser)
 
 
 def _show(options: Options, out: Output) -> None:
@@ -46,7 +45,7 @@ def _show(options: Options, out: Output) -> None:
         raise NotFound(f"Batch {batch_id} is no workflow: `manage.py pgqueue batch show {batch_id}` shows it.")
     progress = batch.progress()
     counts = batch_counts([batch_id], COUNTED, alias)[batch_id]
-    if options["json"]:
+    if out.is_json:
         out.json(_document(batch_id, batch.record.description, graph, progress._asdict()))
         return
     heading = in_line(f"Workflow {batch_id}: {batch.record.description}".rstrip(": "))
