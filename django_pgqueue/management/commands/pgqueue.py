@@ -19,21 +19,18 @@ from django_pgqueue.management.subcommands.dead_command import DEAD
 from django_pgqueue.management.subcommands.deploy_command import CHECK_DEPLOY
 from django_pgqueue.management.subcommands.doctor_command import DOCTOR
 from django_pgqueue.management.subcommands.enqueue_command import ENQUEUE
-from django_pgqueue.management.subcommands.health_command import HEALTH
 from django_pgqueue.management.subcommands.history_commands import ARCHIVE, ERASE, PRUNE
 from django_pgqueue.management.subcommands.jobs_command import JOBS
 from django_pgqueue.management.subcommands.limits_command import LIMITS
 from django_pgqueue.management.subcommands.output import Output
 from django_pgqueue.management.subcommands.queue_commands import CLEAR, DRAIN, PAUSE, RESUME
-from django_pgqueue.management.subcommands.queues_command import QUEUES
-from django_pgqueue.management.subcommands.run_command import RUN
+from django_pgqueue.management.subcommands.run_commands import HEALTH, RUN, WORKER
 from django_pgqueue.management.subcommands.schedules_command import SCHEDULES
-from django_pgqueue.management.subcommands.status_command import STATUS
+from django_pgqueue.management.subcommands.status_command import QUEUES, STATUS
 from django_pgqueue.management.subcommands.subcommand import ExitCode, Subcommand, add_subcommands
 from django_pgqueue.management.subcommands.tasks_command import TASKS
 from django_pgqueue.management.subcommands.top_command import TOP
 from django_pgqueue.management.subcommands.why_command import WHY
-from django_pgqueue.management.subcommands.worker_command import WORKER
 from django_pgqueue.management.subcommands.workers_command import WORKERS
 from django_pgqueue.management.subcommands.workflow_command import WORKFLOW
 from django_pgqueue.stats.unread import unreadable

@@ -1,20 +1,70 @@
-"""`manage.py pgqueue status`: the figures of all queues together, the queues, and the queues that nobody serves."""
+"""`manage.py pgqueue status|queues`: the figures of all queues together, and the queues: jobs, rates, workers, pauses.
+
+`top` prints the figures and some columns of the table too.
+"""
 
 from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
+from datetime import timedelta
 from typing import Final
 
 from django.db import Error
 
 from django_pgqueue import stats
-from django_pgqueue.display import in_line
+from django_pgqueue.display import duration, in_line
 
-from .output import Output
-from .queues_command import COLUMNS, rate, span
-from .subcommand import ExitCode, Options, Subcommand, add_databases, add_json, database_alias, database_aliases
+from .output import Column, Output, counted, date_of
+from .subcommand import (
+    ExitCode,
+    Options,
+    Subcommand,
+    add_databases,
+    add_json,
+    add_reading,
+    database_alias,
+    database_aliases,
+)
 
+
+def span(seconds: float | None) -> str:
+    """Return a duration as text, or an empty string for None."""
+    return "" if seconds is None else duration(timedelta(seconds=seconds), brief=True)
+
+
+def rate(per_minute: float | None) -> str:
+    """Return a rate as text, or an empty string for None."""
+    return "" if per_minute is None else f"{per_minute:,.0f}"
+
+
+def note_of(change: stats.OverrideStats | stats.PauseStats) -> str:
+    """Return who has made a change, until when it lasts, and why."""
+    by = f" by {change.by}" if change.by else ""
+    until = f" until {date_of(change.until)}" if change.until else ""
+    return f"{by}{until}: {change.reason}" if change.reason else f"{by}{until}"
+
+
+def _pause(queue: stats.QueueStats) -> str:
+    return f"paused{note_of(queue.pause)}" if queue.pause else ""
+
+
+COLUMNS: Final = (
+    Column("queue", lambda queue: queue.name, is_flexible=True),
+    Column("due", lambda queue: queue.due, is_number=True),
+    Column("oldest due", lambda queue: span(queue.oldest_due_seconds), is_number=True),
+    Column("scheduled", lambda queue: queue.scheduled, is_number=True),
+    Column("retrying", lambda queue: queue.retrying, is_number=True),
+    Column("paused", lambda queue: queue.paused, is_number=True),
+    Column("running", lambda queue: queue.running, is_number=True),
+    Column("lost", lambda queue: queue.lost, is_number=True),
+    Column("dead", lambda queue: queue.dead, is_number=True),
+    Column("in/min", lambda queue: rate(queue.enqueued_per_minute), is_number=True),
+    Column("out/min", lambda queue: rate(queue.finished_per_minute), is_number=True),
+    Column("workers", lambda queue: queue.workers, is_number=True),
+    Column("slots", lambda queue: f"{queue.slots_busy} of {queue.slots_total}", is_number=True),
+    Column("pause", _pause, is_flexible=True),
+)
 HEADINGS: Final = frozenset({"queue", "due", "oldest due", "running", "dead", "in/min", "out/min", "slots", "pause"})
 SHORT_TABLE: Final = [column for column in COLUMNS if column.heading in HEADINGS]
 """The columns of the table of queues that fit 80 characters."""
@@ -43,12 +93,12 @@ def tiles(overview: stats.Overview, out: Output) -> list[str]:
     return [f"{name:<12}{out.coloured(text, word) if word else text}" for name, text, word in lines]
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def _add_status(parser: ArgumentParser) -> None:
     add_databases(parser)
     add_json(parser)
 
 
-def _run(options: Options, out: Output) -> None:
+def _status(options: Options, out: Output) -> None:
     if options["all_databases"]:
         _print_all(options, out)
         return
@@ -85,5 +135,17 @@ def _print_all(options: Options, out: Output) -> None:
 
 
 STATUS: Final = Subcommand(
-    "status", "Print the figures of all queues: jobs by state, rates, workers.", _add_arguments, _run
+    "status", "Print the figures of all queues: jobs by state, rates, workers.", _add_status, _status
 )
+
+
+def _list(options: Options, out: Output) -> None:
+    queues = stats.queues(database_alias(options))
+    if out.is_json:
+        out.json({"queues": queues})
+        return
+    out.table(COLUMNS, queues)
+    out.summary(f"{counted(len(queues), 'queue')}.")
+
+
+QUEUES: Final = Subcommand("queues", "List queues: jobs by state, rates, workers and pauses.", add_reading, _list)
