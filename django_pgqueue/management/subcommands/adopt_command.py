@@ -8,9 +8,8 @@ can be repeated.
 from __future__ import annotations
 
 import argparse
-import getpass
 import socket
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import timedelta
 from typing import Final
 
@@ -24,6 +23,8 @@ from django_pgqueue.ground.identity import Identity
 from django_pgqueue.lifecycle import batches as lifecycle_batches
 from django_pgqueue.lifecycle import installations, sagas, schedules, stored_calls
 from django_pgqueue.lifecycle.installations import Adopted
+from django_pgqueue.models import Job, JobBatch, JobStep, Schedule, Worker
+from django_pgqueue.models.operations_link import database_now
 from django_pgqueue.options.validation import NAME
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import Pausable, State
@@ -31,7 +32,7 @@ from django_pgqueue.tasks import registry
 from django_pgqueue.worker.runtime.clone_guard import description
 
 from .output import Output
-from .subcommand import Options, Subcommand, UsageError, add_database, database_alias
+from .subcommand import Options, Subcommand, UsageError, add_database, database_alias, user_name
 
 REASON = "paused by pgqueue adopt"
 UNFINISHED: Final = [State.READY.value, State.WAITING.value, State.RUNNING.value]
@@ -87,8 +88,6 @@ def _environment(options: Options, out: Output) -> str:
 
 def _describe(alias: str, own: Identity, recorded: list[Adopted], out: Output) -> None:
     """Print whose the database is, and what it contains."""
-    from django_pgqueue.models import Job, JobBatch, JobStep, Schedule  # models need the loaded apps
-
     if not recorded:
         out.write(f"Database {alias!r}: no worker has worked on it.")
     for adopted in recorded:
@@ -109,9 +108,6 @@ def _describe(alias: str, own: Identity, recorded: list[Adopted], out: Output) -
 
 def _workers_alive(alias: str) -> int:
     """Return how many workers have sent a heartbeat in the last two leases, in which they record at least one."""
-    from django_pgqueue.models import Worker
-    from django_pgqueue.models.operations_link import database_now
-
     since = database_now(timedelta(seconds=2 * get_settings().LEASE))
     return Worker.objects.using(alias).filter(stopped_at__isnull=True, last_heartbeat_at__gt=since).count()
 
@@ -127,7 +123,7 @@ def _refuse_live_database(alias: str, *, force: bool) -> None:
 
 
 def _adopt(connection: EngineConnection, own: Identity, options: Options, out: Output) -> None:
-    by = _by()
+    by = f"{user_name() or 'unknown'} on {socket.gethostname()}"[:150]
     if options["cancel_waiting"]:
         _forget_calls(connection, out)  # first, because the ends of the cancelled jobs would enqueue them
         out.write(f"Cancelled {_cancel_jobs(connection.alias):,} jobs.")
@@ -155,8 +151,6 @@ def _forget_calls(connection: EngineConnection, out: Output) -> None:
 
 def _cancel_jobs(alias: str) -> int:
     """Cancel all waiting jobs, and request the cancellation of running ones, whose rescue then ends them."""
-    from django_pgqueue.models import Job
-
     unfinished = Job.objects.using(alias).filter(state__in=UNFINISHED)
     return unfinished.cancel()
 
@@ -167,8 +161,6 @@ def _pause_queues(connection: EngineConnection, by: str) -> list[str]:
     Callbacks of batches and compensations of steps name queues too: their jobs are enqueued later.
     A queue that appears later has only jobs that this installation has enqueued.
     """
-    from django_pgqueue.models import Job, Schedule
-
     alias = connection.alias
     unfinished = Job.objects.using(alias).filter(state__in=UNFINISHED)
     names = set(unfinished.values_list("queue_name", flat=True).distinct())
@@ -183,18 +175,8 @@ def _pause_queues(connection: EngineConnection, by: str) -> list[str]:
 
 def _pause_schedules(alias: str) -> int:
     """Pause every schedule, because each would otherwise fire at once for the ticks since the dump."""
-    from django_pgqueue.models import Schedule
-
     enabled = Schedule.objects.using(alias).filter(enabled=True).values_list("pk", flat=True)
     return sum(schedules.pause_schedule(connections[alias], schedule_id) for schedule_id in enabled)
-
-
-def _by() -> str:
-    """Return the user and the host, as far as they have names."""
-    user = "unknown"
-    with suppress(KeyError, OSError):  # the user id has no name, as in some containers
-        user = getpass.getuser()
-    return f"{user} on {socket.gethostname()}"[:150]
 
 
 ADOPT = Subcommand(
