@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -61,7 +60,7 @@ def _show(options: Options, out: Output) -> None:
 
 def _document(batch_id: int, description: str, graph: WorkflowGraph, progress: dict[str, int]) -> dict[str, Any]:
     """Return the JSON document. A graph that was cut has no jobs."""
-    needs = _needs(graph)
+    needs = graph.needs()
     layers = {} if graph.is_cut else layers_of([node.job_id for node in graph.nodes], needs)
     return {
         "workflow_id": batch_id,
@@ -84,7 +83,7 @@ def _document(batch_id: int, description: str, graph: WorkflowGraph, progress: d
 
 def _lines(graph: WorkflowGraph) -> Iterator[str]:
     """Yield the layers, each with its jobs. Many jobs of one task share a line."""
-    groups, needs = grouped(graph, MOST_ALIKE), _needs(graph)
+    groups, needs = grouped(graph, MOST_ALIKE), graph.needs()
     layer = -1
     for group in groups[:LINES]:
         if group.layer != layer:
@@ -109,13 +108,6 @@ def _needed(ids: Sequence[int]) -> str:
         return ""
     more = f" and {len(ids) - NEEDS_SHOWN:,} more" if len(ids) > NEEDS_SHOWN else ""
     return f", needs {', '.join(f'#{each}' for each in ids[:NEEDS_SHOWN])}{more}"
-
-
-def _needs(graph: WorkflowGraph) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = defaultdict(list)
-    for edge in graph.edges:
-        found[edge.job_id].append(edge.needs_id)
-    return found
 
 
 WORKFLOW: Final = Subcommand(
