@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.settings.conf import get_settings
 
 from . import queries, rollup_queries
 from .answers import NONE, Count, Depth
@@ -89,10 +90,6 @@ class DepthSums:
         if ready.oldest_due_seconds is not None and ready.due:
             self.oldest_due_seconds = max(self.oldest_due_seconds or 0.0, ready.oldest_due_seconds)
 
-    def depth(self) -> dict[str, Any]:
-        """Return the fields of `Depth`."""
-        return {name: getattr(self, name) for name in Depth.__slots__}
-
 
 class DepthReading:
     """The figures of all queues or all tasks, read with a few statements."""
@@ -108,6 +105,17 @@ class DepthReading:
         self._add_open()
         for name in ("ready", "waiting", "dead", "enqueued", "finished"):
             self.figures.read(name, getattr(self, f"_add_{name}"), None)
+
+    def of_name(self, name: str) -> dict[str, Any]:
+        """Return the fields of the `QueueStats` or `TaskStats` with this name that the reading knows."""
+        sums = self.sums[name]
+        return {
+            **{state: getattr(sums, state) for state in Depth.__slots__},
+            "name": name,
+            "pause": (self.pauses.of_tasks if self.by_task else self.pauses.of_queues).get(name),
+            "enqueued_per_minute": sums.enqueued,
+            "finished_per_minute": sums.finished if get_settings().STATS else None,
+        }
 
     def _name(self, queue_name: str, task_name: str) -> str:
         return task_name if self.by_task else queue_name

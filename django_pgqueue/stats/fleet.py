@@ -65,19 +65,8 @@ def read_workers(connection: Connection, open_groups: Iterable[OpenGroup]) -> li
     lease_seconds = get_settings().LEASE
     rows = execute(connection, queries.WORKERS, {"limit": WORKERS_LIMIT})
     found = []
-    for (
-        worker_id,
-        host,
-        pid,
-        version,
-        queue_names,
-        concurrency,
-        started_at,
-        last_heartbeat_at,
-        age_seconds,
-        supervisor_pid,
-        resident_mib,
-    ) in rows:
+    for worker_id, host, pid, version, queue_names, concurrency, started_at, last_heartbeat_at, *more in rows:
+        age_seconds, supervisor_pid, resident_mib = more
         served = ServedQueues.from_text(queue_names)
         worker = WorkerStats(
             id=worker_id,

@@ -57,16 +57,7 @@ def tasks(database: str | None = None) -> list[TaskStats]:
     """
     reading = DepthReading(connection_of(database), by_task=True)
     names = {*reading.sums, *reading.pauses.of_tasks, *(task.name for task in registry.all_tasks())}
-    return [
-        TaskStats(
-            name=name,
-            pause=reading.pauses.of_tasks.get(name),
-            enqueued_per_minute=reading.sums[name].enqueued,
-            finished_per_minute=_finished(reading.sums[name]),
-            **reading.sums[name].depth(),
-        )
-        for name in sorted(names)
-    ]
+    return [TaskStats(**reading.of_name(name)) for name in sorted(names)]
 
 
 def lanes(database: str | None = None) -> list[LaneStats]:
@@ -177,16 +168,7 @@ def _queues(reading: DepthReading, workers: Sequence[WorkerStats]) -> list[Queue
     for name in sorted(names):
         serving = [worker for worker in live if worker.serves(name)]
         busy, total = slots.sums(name, serving)
-        queue = QueueStats(
-            name=name,
-            pause=reading.pauses.of_queues.get(name),
-            enqueued_per_minute=reading.sums[name].enqueued,
-            finished_per_minute=_finished(reading.sums[name]),
-            workers=len(serving),
-            slots_busy=busy,
-            slots_total=total,
-            **reading.sums[name].depth(),
-        )
+        queue = QueueStats(workers=len(serving), slots_busy=busy, slots_total=total, **reading.of_name(name))
         found.append(queue)
     return found
 
@@ -208,10 +190,6 @@ def _lanes(rows: Iterable[Ready], pauses: Pauses) -> list[LaneStats]:
         )
         for (queue_name, negative), lane in sorted(sums.items())
     ]
-
-
-def _finished(sums: DepthSums) -> float | None:
-    return sums.finished if get_settings().STATS else None
 
 
 def _sum(counts: Iterable[Count]) -> Count:
