@@ -30,7 +30,7 @@ DESCRIPTION_SHOWN: Final = 200
 STATE_COUNTS: Final = ("succeeded", "dead", "cancelled", "running", "ready", "waiting")
 
 
-class Listed(NamedTuple):
+class ListedBatch(NamedTuple):
     """A batch of the list, with the number of its jobs."""
 
     batch: Any
@@ -46,7 +46,7 @@ COLUMNS: Final = (
     Column("batch", lambda each: str(each.batch.pk), is_number=True),
     Column("state", lambda each: state_of(each.batch), is_state=True),
     Column("created", lambda each: date_of(each.batch.created_at)),
-    Column("jobs", Listed.jobs),
+    Column("jobs", ListedBatch.jobs),
     Column("description", lambda each: each.batch.text, is_flexible=True),
 )
 
@@ -67,7 +67,7 @@ def _list(options: Options, out: Output) -> None:
     found = list(rows.annotate(text=Left("description", DESCRIPTION_SHOWN)).order_by("-pk")[: limit + 1])
     batches = found[:limit]
     counts = batch_counts([batch.pk for batch in batches], COUNTED, alias) if batches else {}
-    listed = [Listed(batch, counts[batch.pk]) for batch in batches]
+    listed = [ListedBatch(batch, counts[batch.pk]) for batch in batches]
     if out.is_json:
         out.json({"batches": [_as_json(*each) for each in listed], "has_more": len(found) > limit})
         return

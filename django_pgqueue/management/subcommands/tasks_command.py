@@ -15,7 +15,7 @@ from .output import Column, Output
 from .subcommand import NotFound, Options, Subcommand, add_reading, database_alias
 
 
-class Listed(NamedTuple):
+class ListedTask(NamedTuple):
     """A task of the list, with its jobs by state."""
 
     task: TaskDefinition
@@ -37,8 +37,8 @@ COLUMNS: Final = (
     Column("running", lambda each: each.depth.running, is_number=True),
     Column("dead", lambda each: each.depth.dead, is_number=True),
     Column("arguments", lambda each: signature_of_call(each.task), is_flexible=True),
-    Column("options", Listed.options, is_flexible=True),
-    Column("schedule", Listed.schedules, is_flexible=True),
+    Column("options", ListedTask.options, is_flexible=True),
+    Column("schedule", ListedTask.schedules, is_flexible=True),
 )
 
 
@@ -55,10 +55,10 @@ def _run(options: Options, out: Output) -> None:
             raise NotFound(f"No task is named {options['name']!r}. `pgqueue tasks` lists all tasks.")
         tasks = [found]
     of_names = {each.name: each for each in stats.tasks(database_alias(options))}
-    out.listing("task", COLUMNS, [Listed(task, depth_of(task, of_names)) for task in tasks], _as_json)
+    out.listing("task", COLUMNS, [ListedTask(task, depth_of(task, of_names)) for task in tasks], _as_json)
 
 
-def _as_json(listed: Listed) -> dict[str, Any]:
+def _as_json(listed: ListedTask) -> dict[str, Any]:
     task, depth = listed
     return {
         "name": task.name,

@@ -32,7 +32,7 @@ ANSWER_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.1
 
 
-class Listed(NamedTuple):
+class ListedWorker(NamedTuple):
     """A worker of the list, and when it has stopped."""
 
     worker: stats.WorkerStats
@@ -93,7 +93,7 @@ def _run(options: Options, out: Output) -> None:
         _request(RequestKind(options["action"]), options["worker_id"], alias, out)
         return
     stopped = _stopped(alias) if options["all"] else []
-    out.listing("worker", COLUMNS, [*(Listed(worker) for worker in stats.workers(alias)), *stopped], _as_json)
+    out.listing("worker", COLUMNS, [*(ListedWorker(worker) for worker in stats.workers(alias)), *stopped], _as_json)
 
 
 def _request(kind: RequestKind, worker_id: int | None, alias: str, out: Output) -> None:
@@ -115,11 +115,11 @@ def _request(kind: RequestKind, worker_id: int | None, alias: str, out: Output) 
     out.write(visible(found.answer))
 
 
-def _stopped(alias: str) -> list[Listed]:
+def _stopped(alias: str) -> list[ListedWorker]:
     """Return the workers that have stopped, the latest start first."""
     stopped: Any = Worker.objects.using(alias).filter(stopped_at__isnull=False).annotate(seen_at=database_now())
     return [
-        Listed(
+        ListedWorker(
             stats.WorkerStats(
                 id=worker.pk,
                 host=worker.hostname,
@@ -142,7 +142,7 @@ def _stopped(alias: str) -> list[Listed]:
     ]
 
 
-def _as_json(listed: Listed) -> dict[str, Any]:
+def _as_json(listed: ListedWorker) -> dict[str, Any]:
     worker = listed.worker
     return {
         "id": worker.id,
