@@ -12,7 +12,7 @@ from django_pgqueue.tasks import registry
 
 from . import queries
 from .alias import connection_of
-from .answers import NONE, Count, Depth, LaneStats, Overview, QueueFigures, QueueStats, TaskStats, WorkerStats
+from .answers import NONE, STATES, Count, LaneStats, Overview, QueueFigures, QueueStats, TaskStats, WorkerStats
 from .depths import COUNT_LIMIT, DepthReading, DepthSums, Ready, read_ready
 from .fleet import Pauses, SlotsOfQueues, read_workers
 from .suspended import suspended_jobs
@@ -124,8 +124,7 @@ def _overview(reading: DepthReading) -> Overview:
     dead_24h = reading.figures.read("dead_24h", lambda: execute(connection, queries.DEAD_SINCE, params)[0][0], 0)
     suspended = reading.figures.read("suspended", lambda: suspended_jobs(connection.alias).jobs, NONE)
     oldest = [queue.oldest_due_seconds for queue in all_queues if queue.oldest_due_seconds is not None]
-    states = [name for name in Depth.__slots__ if name != "oldest_due_seconds"]
-    sums: dict[str, Count] = {name: _sum(getattr(queue, name) for queue in all_queues) for name in states}
+    sums = {state: sum((getattr(queue, state) for queue in all_queues), start=NONE) for state in STATES}
     return Overview(
         **sums,
         oldest_due_seconds=max(oldest, default=None),
@@ -182,15 +181,11 @@ def _lanes(rows: Iterable[Ready], pauses: Pauses) -> list[LaneStats]:
         LaneStats(
             queue_name=queue_name,
             priority=-negative,
-            due=lane.due,
-            scheduled=lane.scheduled,
-            retrying=lane.retrying,
+            due=lane.counts["due"],
+            scheduled=lane.counts["scheduled"],
+            retrying=lane.counts["retrying"],
             oldest_due_seconds=lane.oldest_due_seconds,
             is_paused=queue_name in pauses.of_queues,
         )
         for (queue_name, negative), lane in sorted(sums.items())
     ]
-
-
-def _sum(counts: Iterable[Count]) -> Count:
-    return sum(counts, start=NONE)
