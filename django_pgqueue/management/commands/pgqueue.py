@@ -36,34 +36,13 @@ from django_pgqueue.management.subcommands.workflow_command import WORKFLOW
 from django_pgqueue.stats.unread import unreadable
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
-    WORKER,
-    RUN,
-    ENQUEUE,
-    STATUS,
-    TOP,
-    WHY,
-    JOBS,
-    DEAD,
-    BATCH,
-    WORKFLOW,
-    QUEUES,
-    LIMITS,
-    SCHEDULES,
-    WORKERS,
-    TASKS,
-    PAUSE,
-    RESUME,
-    DRAIN,
-    CLEAR,
-    PRUNE,
-    ARCHIVE,
-    ERASE,
-    CHECK_DEPLOY,
-    HEALTH,
-    ADOPT,
-    DOCTOR,
-    IMPORT_CELERY_BEAT,
+    *(WORKER, RUN, ENQUEUE),
+    *(STATUS, TOP, WHY, JOBS, DEAD, BATCH, WORKFLOW, QUEUES, LIMITS, SCHEDULES, WORKERS, TASKS),
+    *(PAUSE, RESUME, DRAIN, CLEAR),
+    *(PRUNE, ARCHIVE, ERASE),
+    *(CHECK_DEPLOY, HEALTH, ADOPT, DOCTOR, IMPORT_CELERY_BEAT),
 )
+"""To run jobs, to look at them, to stop queues, to remove old jobs, and for deploys. `--help` has this order."""
 
 
 class Command(BaseCommand):
