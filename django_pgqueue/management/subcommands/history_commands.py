@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -191,8 +192,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: Options, out: Output) -> None:
-    connection = connect(database_alias(options), "prune")
-    try:
+    with closing(connect(database_alias(options), "prune")) as connection:
         if not options["dry_run"]:
             deleted = Pruner().prune(connection)
             out.write(f"Deleted {deleted:,} finished jobs.")
@@ -202,8 +202,6 @@ def _run(options: Options, out: Output) -> None:
                 out.write(f"{count:>10,}  {state:<10} {in_line(task_name or 'all other tasks')}")
         if kept := sum(each.kept for each in found.values()):
             out.write(f"{kept:,} jobs past their retention stay, because unfinished work needs them.")
-    finally:
-        connection.close()
 
 
 PRUNE = Subcommand("prune", "Delete finished jobs whose retention has ended.", _add_arguments, _run)
