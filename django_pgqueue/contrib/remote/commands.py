@@ -22,7 +22,7 @@ from django_pgqueue.lifecycle.remote_tokens import revoke_remote_token
 from django_pgqueue.management.commands.runworker import exit_worker, positive, seconds
 from django_pgqueue.management.queue_arguments import queue_names
 from django_pgqueue.management.standard_streams import is_coloured
-from django_pgqueue.management.subcommands.output import Column, Output, date_of
+from django_pgqueue.management.subcommands.output import Column, Output, counted, date_of
 from django_pgqueue.management.subcommands.subcommand import (
     NotFound,
     Options,
@@ -221,7 +221,7 @@ def _list(options: Options, out: Output) -> None:
     tokens = list(RemoteToken.objects.using(database_alias(options)).defer("digest").order_by("-pk")[:LISTED])
     if not options["all"]:
         tokens = [token for token in tokens if state_of(token, timezone.now()) == "valid"]
-    out.listing("token", COLUMNS, tokens, _as_json)
+    out.listing("tokens", COLUMNS, tokens, f"{counted(len(tokens), 'token')}.", _as_json)
 
 
 def _as_json(token: RemoteToken) -> dict[str, Any]:

@@ -68,13 +68,10 @@ def _list(options: Options, out: Output) -> None:
     batches = found[:limit]
     counts = batch_counts([batch.pk for batch in batches], COUNTED, alias) if batches else {}
     listed = [ListedBatch(batch, counts[batch.pk]) for batch in batches]
-    if out.is_json:
-        out.json({"batches": [_as_json(*each) for each in listed], "has_more": len(found) > limit})
-        return
-    if listed:
-        out.table(COLUMNS, listed)
-    more = " There are more: pass --limit." if len(found) > limit else ""
-    out.summary(f"{len(batches):,} {'batch' if len(batches) == 1 else 'batches'}.{more}")
+    has_more = len(found) > limit
+    number = f"{len(batches):,} {'batch' if len(batches) == 1 else 'batches'}"
+    summary = f"{number}.{' There are more: pass --limit.' if has_more else ''}"
+    out.listing("batches", COLUMNS, listed, summary, _as_json, has_more=has_more)
 
 
 def state_of(batch: JobBatch) -> str:
@@ -83,8 +80,9 @@ def state_of(batch: JobBatch) -> str:
     return f"{word}, {stage_of(batch)}" if word == FAILED else word
 
 
-def _as_json(batch: Any, counts: BatchCounts) -> dict[str, Any]:
+def _as_json(listed: ListedBatch) -> dict[str, Any]:
     """Return a batch with the documented keys."""
+    batch, counts = listed
     return {
         "batch_id": batch.pk,
         "description": batch.text,

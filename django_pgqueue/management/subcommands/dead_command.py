@@ -46,13 +46,9 @@ def _list(options: Options, out: Output) -> None:
     totals = {"jobs": Count("pk"), "first": Min("finished_at"), "last": Max("finished_at"), "example": Max("pk")}
     groups = list(dead.annotate(**totals).order_by("-jobs", "task_name", "latest_error"))
     scope = f"among {label_of(found)}" if is_cut(found) else ""
-    if out.is_json:
-        out.json({"groups": [_as_json(group) for group in groups], "searched": scope or "all"})
-        return
-    if groups:
-        out.table(COLUMNS, groups)
     total = counted(sum(group["jobs"] for group in groups), "dead job")
-    out.summary(f"{total}{', ' if scope else ''}{scope}.")
+    summary = f"{total}{', ' if scope else ''}{scope}."
+    out.listing("groups", COLUMNS, groups, summary, _as_json, searched=scope or "all")
 
 
 def _as_json(group: dict[str, Any]) -> dict[str, Any]:

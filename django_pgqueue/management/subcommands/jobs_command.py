@@ -42,15 +42,11 @@ def _list(options: Options, out: Output) -> None:
     filters = filters_of(options, ids=options["id"])
     found = find(filters, options["limit"])
     rows = read_rows(filters.alias, found.ids)
-    if out.is_json:
-        jobs = [row.as_json() for row in rows]
-        out.json({"jobs": jobs, "has_more": found.has_more, "searched": found.scope or "all"})
-        return
-    if rows:
-        out.table(COLUMNS, rows)
-    more = "There are more: pass --limit." if found.has_more else ""
     scope = f", {found.scope}" if found.scope else ""
-    out.summary(" ".join(filter(None, [f"{counted(len(rows))}{scope}.", more])))
+    more = " There are more: pass --limit." if found.has_more else ""
+    summary = f"{counted(len(rows))}{scope}.{more}"
+    searched = found.scope or "all"
+    out.listing("jobs", COLUMNS, rows, summary, JobRow.as_json, has_more=found.has_more, searched=searched)
 
 
 def when(row: JobRow) -> str:

@@ -98,7 +98,8 @@ def _changes(figures: Figures) -> Iterator[str]:
 
 
 def _list(options: Options, out: Output) -> None:
-    out.listing("limit", LIMIT_COLUMNS, stats.limits(database_alias(options)))
+    found = stats.limits(database_alias(options))
+    out.listing("limits", LIMIT_COLUMNS, found, f"{counted(len(found), 'limit')}.")
 
 
 def _add_show(parser: ArgumentParser) -> None:

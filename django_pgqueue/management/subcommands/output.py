@@ -91,18 +91,20 @@ class Output:
 
     def listing(
         self,
-        noun: str,
+        key: str,
         columns: Sequence[Column],
         items: Sequence[Any],
+        summary: str,
         as_json: Callable[[Any], Any] = lambda item: item,
+        **more: Any,
     ) -> None:
-        """Print what a command lists: one JSON document, or a table and the number of its rows."""
+        """Print what a command lists: one JSON document with `key` and `more`, or a table and a summary."""
         if self.is_json:
-            self.json({f"{noun}s": [as_json(item) for item in items]})
+            self.json({key: [as_json(item) for item in items], **more})
             return
         if items:
             self.table(columns, items)
-        self.summary(f"{counted(len(items), noun)}.")
+        self.summary(summary)
 
     def table(self, columns: Sequence[Column], items: Iterable[Any]) -> None:
         """Print a row for each item below headings. None is an empty cell, and an integer has separators."""

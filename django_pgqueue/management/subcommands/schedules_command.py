@@ -20,7 +20,7 @@ from django_pgqueue.models.operations_link import database_now
 from django_pgqueue.models.schedules import Origin
 from django_pgqueue.schedules import job_options, next_ticks, run_and_resume
 
-from .output import Column, Output, date_of
+from .output import Column, Output, counted, date_of
 from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, add_reading, database_alias
 
 
@@ -33,7 +33,7 @@ def _list(options: Options, out: Output) -> None:
     last_job = Job.objects.filter(pk=OuterRef("last_job_id")).values("state")[:1]
     found = Schedule.objects.using(alias).defer("arguments").order_by("name", "origin")
     schedules = list(found.annotate(seen_at=database_now(), last_state=Subquery(last_job)))
-    out.listing("schedule", COLUMNS, schedules, _as_json)
+    out.listing("schedules", COLUMNS, schedules, f"{counted(len(schedules), 'schedule')}.", _as_json)
 
 
 def _state(schedule: Any) -> str:

@@ -11,7 +11,7 @@ from django_pgqueue.stats.task_descriptions import depth_of, own_options, signat
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.definition import TaskDefinition
 
-from .output import Column, Output
+from .output import Column, Output, counted
 from .subcommand import NotFound, Options, Subcommand, add_reading, database_alias
 
 
@@ -55,7 +55,8 @@ def _run(options: Options, out: Output) -> None:
             raise NotFound(f"No task is named {options['name']!r}. `pgqueue tasks` lists all tasks.")
         tasks = [found]
     of_names = {each.name: each for each in stats.tasks(database_alias(options))}
-    out.listing("task", COLUMNS, [ListedTask(task, depth_of(task, of_names)) for task in tasks], _as_json)
+    listed = [ListedTask(task, depth_of(task, of_names)) for task in tasks]
+    out.listing("tasks", COLUMNS, listed, f"{counted(len(tasks), 'task')}.", _as_json)
 
 
 def _as_json(listed: ListedTask) -> dict[str, Any]:

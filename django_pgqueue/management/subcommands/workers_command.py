@@ -20,7 +20,7 @@ from django_pgqueue.models import Worker, WorkerRequest
 from django_pgqueue.models.operations_link import database_now
 from django_pgqueue.states import RequestKind
 
-from .output import Column, Output
+from .output import Column, Output, counted
 from .subcommand import NotFound, Options, Subcommand, UsageError, add_reading, database_alias, user_name
 
 MOST: Final = 1000
@@ -92,8 +92,9 @@ def _run(options: Options, out: Output) -> None:
     if options["action"]:
         _request(RequestKind(options["action"]), options["worker_id"], alias, out)
         return
-    stopped = _stopped(alias) if options["all"] else []
-    out.listing("worker", COLUMNS, [*(ListedWorker(worker) for worker in stats.workers(alias)), *stopped], _as_json)
+    found = [ListedWorker(worker) for worker in stats.workers(alias)]
+    found += _stopped(alias) if options["all"] else ()
+    out.listing("workers", COLUMNS, found, f"{counted(len(found), 'worker')}.", _as_json)
 
 
 def _request(kind: RequestKind, worker_id: int | None, alias: str, out: Output) -> None:
