@@ -85,12 +85,7 @@ def _archive(options: Options, out: Output) -> None:
         count = _count(options, alias, states, older_than_seconds=older_than.total_seconds())
         out.write(f"{count:,} jobs would be archived.")
         return
-    done = 0
-
-    def on_batch(count: int) -> None:
-        nonlocal done
-        done = count
-
+    done = [0]
     try:
         archived = history.archive(
             older_than=older_than,
@@ -100,10 +95,12 @@ def _archive(options: Options, out: Output) -> None:
             queues=options["queue"],
             rate=options["rate"],
             database=alias,
-            on_batch=on_batch,
+            on_batch=done.append,
         )
     except KeyboardInterrupt:
-        raise CommandError(f"Stopped. {done:,} jobs are archived. Run the command again to archive the rest.") from None
+        raise CommandError(
+            f"Stopped. {done[-1]:,} jobs are archived. Run the command again to archive the rest."
+        ) from None
     if archived.resumed:
         out.write(f"Removed {archived.resumed:,} jobs that an interrupted run has written to {options['file']}.")
     out.write(f"Archived {archived.archived:,} jobs in {options['file'] or 'pgqueue_archived_job'}.")
