@@ -21,8 +21,6 @@ BLOCKED: Final = "No job is ready or running. Waiting jobs depend on failed ones
 
 TIMES: Final = ("created_at", "closed_at", "failed_at", "completed_at", "succeeded_at")
 CALLBACKS: Final = ("on_success", "on_complete", "on_failure")
-
-
 COUNTED: Final = 10_000
 """Jobs of each batch and state that the list counts at most."""
 MOST: Final = 1_000

@@ -14,13 +14,30 @@ from .job_rows import JobRow, read_rows
 from .output import Column, Output, counted
 from .subcommand import Options, Subcommand, UsageError, add_reading
 
+
+def when(row: JobRow) -> str:
+    """Return since when a job is in its state, or in how long it is due. "" for a job of a workflow that waits."""
+    if row.finished_at is not None:
+        return f"{duration(row.seen_at - row.finished_at, brief=True)} ago"
+    execution = row.execution
+    if row.state == "running":
+        started = execution and (execution.started_at or execution.claimed_at)
+        return f"for {duration(row.seen_at - started, brief=True)}" if started else ""
+    if row.state == "waiting":
+        return ""
+    if row.waits_for_event:
+        return "for an event"
+    span = duration(row.run_after - row.seen_at, brief=True)
+    return f"in {span}" if row.run_after > row.seen_at else f"due for {span}"
+
+
 IN_SHORT: Final = (
     Column("id", lambda row: str(row.pk), is_number=True),
     Column("state", lambda row: row.word, is_state=True),
     Column("task", lambda row: row.task_name, is_flexible=True, keeps_end=True),
     Column("queue", lambda row: row.queue_name, is_flexible=True),
 )
-WHEN: Final = Column("when", lambda row: when(row))
+WHEN: Final = Column("when", when)
 COLUMNS: Final = (
     *IN_SHORT,
     Column("attempt", lambda row: f"{row.attempt}/{row.max_attempts}", is_number=True),
@@ -47,22 +64,6 @@ def _list(options: Options, out: Output) -> None:
     summary = f"{counted(len(rows))}{scope}.{more}"
     searched = found.scope or "all"
     out.listing("jobs", COLUMNS, rows, summary, JobRow.as_json, has_more=found.has_more, searched=searched)
-
-
-def when(row: JobRow) -> str:
-    """Return since when a job is in its state, or in how long it is due. "" for a job of a workflow that waits."""
-    if row.finished_at is not None:
-        return f"{duration(row.seen_at - row.finished_at, brief=True)} ago"
-    execution = row.execution
-    if row.state == "running":
-        started = execution and (execution.started_at or execution.claimed_at)
-        return f"for {duration(row.seen_at - started, brief=True)}" if started else ""
-    if row.state == "waiting":
-        return ""
-    if row.waits_for_event:
-        return "for an event"
-    span = duration(row.run_after - row.seen_at, brief=True)
-    return f"in {span}" if row.run_after > row.seen_at else f"due for {span}"
 
 
 JOBS = Subcommand(

@@ -25,8 +25,6 @@ from .subcommand import NotFound, Options, Subcommand, UsageError, add_reading, 
 
 MOST: Final = 1000
 """Stopped workers that are listed at most."""
-
-
 ANSWER_SECONDS: Final = 10.0
 """How long the command waits for the answer of a worker."""
 POLL_SECONDS: Final = 0.1
