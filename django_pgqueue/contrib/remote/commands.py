@@ -9,7 +9,7 @@ import os
 import ssl
 from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
@@ -17,11 +17,10 @@ from django.db import DEFAULT_DB_ALIAS, IntegrityError, ProgrammingError, connec
 from django.utils import timezone
 from psycopg.errors import InsufficientPrivilege
 
-from django_pgqueue import __version__, durations, log, middleware
+from django_pgqueue import __version__, durations, middleware
 from django_pgqueue.lifecycle.remote_tokens import revoke_remote_token
-from django_pgqueue.management.commands.runworker import exit_worker, positive, seconds
+from django_pgqueue.management.commands.runworker import exit_worker, positive, print_job_lines, seconds
 from django_pgqueue.management.queue_arguments import queue_names
-from django_pgqueue.management.standard_streams import is_coloured
 from django_pgqueue.management.subcommands.output import Column, Output, counted, date_of
 from django_pgqueue.management.subcommands.subcommand import (
     NotFound,
@@ -100,11 +99,9 @@ def _worker(options: Options, out: Output) -> None:
         isolation=options["isolation"],
         until_empty=options["until_empty"],
     )
-    verbosity = options["verbosity"]
-    if verbosity:
+    if options["verbosity"]:
         out.write(_banner(options["url"], chosen))
-    output = cast("TextIO", out.stdout) if verbosity >= 2 else None
-    log.enable(output, starts=verbosity >= 3, coloured=is_coloured(out.stdout, options))
+    print_job_lines(options, out.stdout)
     exit_worker(RemoteWorker(client, chosen, DEFAULT_DB_ALIAS).run())
 
 
