@@ -11,10 +11,10 @@ from django_pgqueue.db import prepared
 from django_pgqueue.stats import (
     batch_counts,
     dead_groups,
+    fleet,
     ownership,
     queries,
     rollup_queries,
-    running,
     suspended,
     used_names,
 )
@@ -44,7 +44,7 @@ READING: Final[dict[str, str]] = {
         limit_queries,
         key_queries,
         rollup_queries,
-        running,
+        fleet,
         suspended,
         dead_groups,
         ownership,

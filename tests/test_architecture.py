@@ -264,7 +264,6 @@ SMALL = {
     "one table": "models/",
     "the statements of one transition": "sql/",
     "one transition": "lifecycle/",
-    "one subcommand": "management/subcommands/",
     "one page": "admin/console/",
     "Django looks for it by this name": "apps.py urls.py templatetags/",
     "a setting of a project names it": "testing/backends.py",

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError
+from django.dispatch import Signal
 
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.tasks import context as engine
 
-from . import framework_signals, result_translation
-from .compat import TaskContext, TaskResultDoesNotExist, TaskResultStatus, normalize_json
+from . import result_translation
+from .compat import TaskContext, TaskResultDoesNotExist, TaskResultStatus, normalize_json, task_backends, task_enqueued
 
 if TYPE_CHECKING:
     from .compat import BaseTaskBackend, Task
@@ -68,7 +70,17 @@ class Adapter:
 
     def enqueued(self, job_id: int, database: str, queue_name: str) -> None:
         """Send `task_enqueued` for a job that a schedule has enqueued."""
-        framework_signals.enqueued(self, job_id, database, queue_name)
+        self.send(task_enqueued, TaskResultStatus.READY, job_id, database, {"queue_name": queue_name})
+
+    def send(
+        self, signal: Signal, status: TaskResultStatus, job_id: int, database: str, changes: Mapping[str, Any]
+    ) -> None:
+        """Send a signal of Django's framework for a job of this task. The sender is the class of the backend."""
+        result = result_translation.new_result(self.task, job_id, database, status, changes)
+        sender = self.backend_class
+        with suppress(ImproperlyConfigured):  # TASKS no longer has the alias of the task's backend
+            sender = type(task_backends[result.backend])
+        signal.send_robust(sender, task_result=result)
 
     def context(self, job: engine.TaskContext) -> JobContext:
         """Return the first argument of a task with `takes_context`.

@@ -14,37 +14,21 @@ A failed attempt that will be retried sends no `task_finished`, because the task
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.dispatch import Signal
 
 from django_pgqueue import signals
 from django_pgqueue.tasks import registry
 
-from . import result_translation
-from .compat import Task, TaskResultStatus, task_backends, task_enqueued, task_finished, task_started
-
-
-class AdaptedTask(Protocol):
-    """The `Adapter` of a task."""
-
-    @property
-    def task(self) -> Task[Any, Any]: ...
-    @property
-    def backend_class(self) -> type:
-        """The class of the task's backend when the task was registered."""
+from .adapter import Adapter
+from .compat import TaskResultStatus, task_finished, task_started
 
 
 def connect(task_name: str) -> None:
     """Send Django's signals for the jobs of this task. Idempotent."""
     for signal, receiver in RECEIVERS:
         signal.connect(receiver, sender=task_name, dispatch_uid=f"django_pgqueue.backend {task_name}")
-
-
-def enqueued(task: AdaptedTask, job_id: int, database: str, queue_name: str) -> None:
-    """Send `task_enqueued` for a job that the scheduler has enqueued."""
-    _send_for(task, task_enqueued, TaskResultStatus.READY, job_id, database, {"queue_name": queue_name})
 
 
 def _started(sender: str, **about: Any) -> None:
@@ -78,26 +62,6 @@ RECEIVERS = (
 
 def _send(signal: Signal, task_name: str, status: TaskResultStatus, about: dict[str, Any]) -> None:
     task = registry.get(task_name)
-    if task is None or task.adapter is None:
-        return
-    changes = {"queue_name": about["queue_name"]} if "queue_name" in about else {}
-    _send_for(cast(AdaptedTask, task.adapter), signal, status, about["job_id"], about["database"], changes)
-
-
-def _send_for(
-    task: AdaptedTask,
-    signal: Signal,
-    status: TaskResultStatus,
-    job_id: int,
-    database: str,
-    changes: dict[str, Any],
-) -> None:
-    result = result_translation.new_result(task.task, job_id, database, status, changes)
-    signal.send_robust(_sender(result.backend, task), task_result=result)
-
-
-def _sender(alias: str, task: AdaptedTask) -> type:
-    try:
-        return type(task_backends[alias])
-    except ImproperlyConfigured:  # TASKS no longer has the alias of the task's backend
-        return task.backend_class
+    if task is not None and isinstance(task.adapter, Adapter):
+        changes = {"queue_name": about["queue_name"]} if "queue_name" in about else {}
+        task.adapter.send(signal, status, about["job_id"], about["database"], changes)

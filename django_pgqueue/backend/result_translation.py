@@ -1,6 +1,6 @@
 """Translate a job's row into the `TaskResult` of Django's framework.
 
-Called by `backend` and `framework_signals`. One query reads the job with the errors and workers of all its attempts. A
+Called by `backend` and `adapter`. One query reads the job with the errors and workers of all its attempts. A
 row never makes this fail: whatever it contains, the result shows what can be shown.
 """
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from django_pgqueue.db.server import missing_migrations
 
-from .findings import Check, Level, Result, listed, no_tables, ok
+from .findings import Level, Result, check, listed, no_tables, ok
 from .session import ROLE, Session, tables
 
 
@@ -149,6 +149,11 @@ def needed_for(purpose: str) -> tuple[Privilege, ...]:
     return PURPOSES[purpose] + viewing
 
 
+@check(
+    "migrations",
+    "Error: a migration of this package is not applied.",
+    "Workers wait until all migrations are applied, and other code fails at missing columns.",
+)
 def _migrations(session: Session) -> Result:
     missing = missing_migrations(session.alias)
     if missing:
@@ -158,6 +163,12 @@ def _migrations(session: Session) -> Result:
     return ok("All migrations of this release are applied.", missing=[])
 
 
+@check(
+    "grants",
+    "Error: the role of this process has only a part of the grants to enqueue, run, change or archive jobs, or to "
+    "fire schedules. Warning: it has none of them.",
+    "Statements fail with “permission denied”, often only in rare situations such as a rescue.",
+)
 def _grants(session: Session) -> Result:
     if not session.has_tables():
         return no_tables()
@@ -199,18 +210,4 @@ def _is_sequence(wanted: Privilege) -> bool:
     return wanted.relation.endswith("_id_seq")
 
 
-ACCESS_CHECKS: Final = (
-    Check(
-        "migrations",
-        "Error: a migration of this package is not applied.",
-        "Workers wait until all migrations are applied, and other code fails at missing columns.",
-        _migrations,
-    ),
-    Check(
-        "grants",
-        "Error: the role of this process has only a part of the grants to enqueue, run, change or archive jobs, or to "
-        "fire schedules. Warning: it has none of them.",
-        "Statements fail with “permission denied”, often only in rare situations such as a rescue.",
-        _grants,
-    ),
-)
+ACCESS_CHECKS: Final = (_migrations, _grants)

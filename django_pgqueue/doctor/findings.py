@@ -88,6 +88,11 @@ class Check:
     look: Callable[[Session], Result]
 
 
+def check(id: str, reports: str, why: str) -> Callable[[Callable[[Session], Result]], Check]:  # noqa: A002 -- its name
+    """Make a check of the function that looks."""
+    return lambda look: Check(id, reports, why, look)
+
+
 def ok(what: str, **data: Any) -> Result:
     """Return a result that reports nothing."""
     return Result(Level.OK, what, data=data)

@@ -17,7 +17,7 @@ from django_pgqueue.db.notifications import LISTENS
 from django_pgqueue.db.statements import execute
 from django_pgqueue.settings.conf import get_settings
 
-from .findings import Check, Level, Result, are, cannot_see, counted, ok
+from .findings import Level, Result, are, cannot_see, check, counted, ok
 from .session import STATEMENT_TIMEOUT_SECONDS, Session
 
 ROLE: Final = "doctor"
@@ -74,6 +74,12 @@ def _server_process(connection: EngineConnection) -> int:
     return int(process)
 
 
+@check(
+    "pooler",
+    "Warning: the connection leads through a pooler in transaction mode, and `LISTEN_DATABASE` is not set. "
+    "Info: it leads through a pooler that does no harm.",
+    "Such a pooler delivers no notifications, so workers find new jobs only when they poll, every second.",
+)
 def _pooler(session: Session) -> Result:
     [server_process] = session.row(SERVER_PROCESS)
     settings = get_settings()
@@ -93,6 +99,12 @@ def _pooler(session: Session) -> Result:
     return Result(Level.WARNING, f"{what}, and LISTEN_DATABASE is not set, so workers poll.", fix, data)
 
 
+@check(
+    "listen_database",
+    "Error: `LISTEN_DATABASE` cannot be reached, is a standby, or leads to another database than the jobs. "
+    "Warning: it leads through a pooler in transaction mode.",
+    "Notifications from the wrong place never arrive, so workers find new jobs only when they poll.",
+)
 def _listen_database(session: Session) -> Result:
     settings = get_settings()
     alias = settings.listen_alias(session.alias)
@@ -121,6 +133,12 @@ def _listen_database(session: Session) -> Result:
     return ok(f"Notifications use the alias {alias!r}, which leads to the same database.", **data)
 
 
+@check(
+    "listening",
+    f"Warning: workers have been running for {STARTING_SECONDS:.0f} s, and none has a connection that receives "
+    "notifications.",
+    "Workers that poll start a job up to a second late, and query the database all the time.",
+)
 def _listening(session: Session) -> Result:
     settings = get_settings()
     params = {"lease_seconds": settings.LEASE, "starting_seconds": STARTING_SECONDS, "listeners": LISTENERS}
@@ -137,26 +155,4 @@ def _listening(session: Session) -> Result:
     return Result(Level.WARNING, what, fix, data)
 
 
-POOLER_CHECKS: Final = (
-    Check(
-        "pooler",
-        "Warning: the connection leads through a pooler in transaction mode, and `LISTEN_DATABASE` is not set. "
-        "Info: it leads through a pooler that does no harm.",
-        "Such a pooler delivers no notifications, so workers find new jobs only when they poll, every second.",
-        _pooler,
-    ),
-    Check(
-        "listen_database",
-        "Error: `LISTEN_DATABASE` cannot be reached, is a standby, or leads to another database than the jobs. "
-        "Warning: it leads through a pooler in transaction mode.",
-        "Notifications from the wrong place never arrive, so workers find new jobs only when they poll.",
-        _listen_database,
-    ),
-    Check(
-        "listening",
-        f"Warning: workers have been running for {STARTING_SECONDS:.0f} s, and none has a connection that receives "
-        "notifications.",
-        "Workers that poll start a job up to a second late, and query the database all the time.",
-        _listening,
-    ),
-)
+POOLER_CHECKS: Final = (_pooler, _listen_database, _listening)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .findings import Check, Level, Result, cannot_see, listed, no_tables, ok
+from .findings import Level, Result, cannot_see, check, listed, no_tables, ok
 from .session import Session
 
 TABLES: Final = (
@@ -42,6 +42,11 @@ FROM unnest(%(tables)s::text[]) AS name
 """
 
 
+@check(
+    "ids",
+    "Error: a table has an id that its sequence has not drawn yet.",
+    "The INSERT that draws the same id fails: `enqueue()`, or the claim of a job.",
+)
 def _ids(session: Session) -> Result:
     may_read: dict[str, bool] = dict(session.rows(READABLE, tables=list(TABLES)))
     if not may_read:
@@ -65,11 +70,4 @@ def _ids(session: Session) -> Result:
     return ok(f"No id of {len(readable)} tables is ahead of its sequence.", **data)
 
 
-SEQUENCE_CHECKS: Final = (
-    Check(
-        "ids",
-        "Error: a table has an id that its sequence has not drawn yet.",
-        "The INSERT that draws the same id fails: `enqueue()`, or the claim of a job.",
-        _ids,
-    ),
-)
+SEQUENCE_CHECKS: Final = (_ids,)

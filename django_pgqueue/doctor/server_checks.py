@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from .findings import Check, Level, Result, level_of, ok, percent, span, worst
+from .findings import Level, Result, check, level_of, ok, percent, span, worst
 from .session import Session
 
 MIN_VERSION: Final = 15
@@ -61,6 +61,11 @@ SELECT quote_ident(session_user), quote_ident(current_database())
 """
 
 
+@check(
+    "server",
+    f"Error: the server cannot be reached, is a standby or read-only, or is older than PostgreSQL {MIN_VERSION}.",
+    "Without a server that accepts writes, no job is enqueued or run.",
+)
 def _server(session: Session) -> Result:
     number, version, is_standby, is_read_only = session.row(SERVER)
     data = {"version": version, "is_standby": is_standby, "is_read_only": is_read_only}
@@ -76,6 +81,11 @@ def _server(session: Session) -> Result:
     return ok(f"The server is PostgreSQL {version}, and accepts writes.", **data)
 
 
+@check(
+    "durability",
+    "Error: `fsync` or `full_page_writes` is off. Warning: `synchronous_commit` is off for this role.",
+    "A job that was enqueued or completed can be lost when the server crashes.",
+)
 def _durability(session: Session) -> Result:
     fsync, full_page_writes, synchronous_commit = session.row(DURABILITY)
     data = {"fsync": fsync, "full_page_writes": full_page_writes, "synchronous_commit": synchronous_commit}
@@ -90,6 +100,12 @@ def _durability(session: Session) -> Result:
     return ok("Commits wait until they are on disk.", **data)
 
 
+@check(
+    "connections",
+    f"Warning: {percent(CONNECTIONS_WARNING)} of the connections that the server, the database or the role allows "
+    f"are in use. Error: {percent(CONNECTIONS_ERROR)}.",
+    "A worker that gets no connection cannot extend its leases, and its jobs run again elsewhere.",
+)
 def _connections(session: Session) -> Result:
     found = [
         {"limit_of": of, "used": used, "limit": limit, "share": round(used / max(limit, 1), 2)}
@@ -136,6 +152,12 @@ def clock_difference(session: Session) -> tuple[float, float]:
     return difference, uncertainty
 
 
+@check(
+    "clock",
+    f"Warning: the clocks of this host and the server differ by more than {CLOCK_WARNING_SECONDS:g} s. "
+    f"Error: by more than {CLOCK_ERROR_SECONDS:g} s.",
+    "Due times that your code computes from its own clock are early or late by the difference.",
+)
 def _clock(session: Session) -> Result:
     difference, uncertainty = clock_difference(session)
     least = max(abs(difference) - uncertainty, 0.0)
@@ -146,6 +168,12 @@ def _clock(session: Session) -> Result:
     return Result(level, what, fix if level is not Level.OK else "", data)
 
 
+@check(
+    "role_settings",
+    f"Warning: `statement_timeout` is below {STATEMENT_TIMEOUT_MS / 1000:g} s, `transaction_timeout` is below "
+    f"{TRANSACTION_TIMEOUT_MS / 1000:g} s, or transactions are not READ COMMITTED by default.",
+    "Jobs, large enqueues and, behind a pooler, the worker's own statements fail because of such settings.",
+)
 def _role_settings(session: Session) -> Result:
     values: dict[str, str] = dict(session.rows(ROLE_SETTINGS))
     problems, resets = [], []
@@ -166,38 +194,4 @@ def _role_settings(session: Session) -> Result:
     return Result(level, f"Settings of the role do not suit the queue: {'; '.join(problems)}.", fix, data)
 
 
-SERVER_CHECKS: Final = (
-    Check(
-        "server",
-        f"Error: the server cannot be reached, is a standby or read-only, or is older than PostgreSQL {MIN_VERSION}.",
-        "Without a server that accepts writes, no job is enqueued or run.",
-        _server,
-    ),
-    Check(
-        "durability",
-        "Error: `fsync` or `full_page_writes` is off. Warning: `synchronous_commit` is off for this role.",
-        "A job that was enqueued or completed can be lost when the server crashes.",
-        _durability,
-    ),
-    Check(
-        "connections",
-        f"Warning: {percent(CONNECTIONS_WARNING)} of the connections that the server, the database or the role allows "
-        f"are in use. Error: {percent(CONNECTIONS_ERROR)}.",
-        "A worker that gets no connection cannot extend its leases, and its jobs run again elsewhere.",
-        _connections,
-    ),
-    Check(
-        "clock",
-        f"Warning: the clocks of this host and the server differ by more than {CLOCK_WARNING_SECONDS:g} s. "
-        f"Error: by more than {CLOCK_ERROR_SECONDS:g} s.",
-        "Due times that your code computes from its own clock are early or late by the difference.",
-        _clock,
-    ),
-    Check(
-        "role_settings",
-        f"Warning: `statement_timeout` is below {STATEMENT_TIMEOUT_MS / 1000:g} s, `transaction_timeout` is below "
-        f"{TRANSACTION_TIMEOUT_MS / 1000:g} s, or transactions are not READ COMMITTED by default.",
-        "Jobs, large enqueues and, behind a pooler, the worker's own statements fail because of such settings.",
-        _role_settings,
-    ),
-)
+SERVER_CHECKS: Final = (_server, _durability, _connections, _clock, _role_settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .findings import Check, Level, Result, cannot_see, counted, level_of, literal, ok, percent, quoted, span, worst
+from .findings import Level, Result, cannot_see, check, counted, level_of, literal, ok, percent, quoted, span, worst
 from .session import Session
 
 PINNED_WARNING_SECONDS, PINNED_ERROR_SECONDS = 300.0, 3600.0
@@ -65,6 +65,13 @@ SELECT pg_notification_queue_usage()
 """
 
 
+@check(
+    "pinned_rows",
+    f"Warning: a transaction, a prepared transaction, a standby or a slot pins row versions for "
+    f"{PINNED_WARNING_SECONDS / 60:.0f} minutes or {PINNED_WARNING_TRANSACTIONS:,} transactions. "
+    f"Error: for {PINNED_ERROR_SECONDS / 3600:.0f} hour or {PINNED_ERROR_TRANSACTIONS:,} transactions.",
+    "VACUUM cannot remove newer dead rows, so the tables and indexes grow and every claim reads more.",
+)
 def _pinned_rows(session: Session) -> Result:
     keys = ("kind", "name", "pid", "application_name", "state", "seconds", "transactions")
     found = [dict(zip(keys, row, strict=True)) for row in session.rows(PINNING, shown=SHOWN)]
@@ -107,6 +114,12 @@ def _pin_fix(pin: dict[str, Any]) -> str:
     return f"SELECT pg_terminate_backend({pin['pid']});"
 
 
+@check(
+    "idle_in_transaction",
+    f"Warning: a session idles in a transaction for {IDLE_WARNING_SECONDS:.0f} s. "
+    f"Error: for {IDLE_ERROR_SECONDS / 60:.0f} minutes.",
+    "It keeps its row locks and pins old row versions, although it does nothing.",
+)
 def _idle_in_transaction(session: Session) -> Result:
     keys = ("pid", "user", "application_name", "idle_seconds", "transaction_seconds")
     found = [dict(zip(keys, row, strict=True)) for row in session.rows(IDLE, shown=SHOWN)]
@@ -129,6 +142,12 @@ def _idle_in_transaction(session: Session) -> Result:
     return ok("No session idles in a transaction.", **data)
 
 
+@check(
+    "replication_slots",
+    f"Warning: nothing uses a replication slot. Error: a slot holds {SLOT_ERROR_BYTES / 1024**3:.0f} GiB of WAL, "
+    "or the server has removed WAL that it needs.",
+    "The WAL that an unused slot holds fills the disk, and a full disk stops the server.",
+)
 def _replication_slots(session: Session) -> Result:
     keys = ("name", "type", "is_active", "wal_status", "held_bytes")
     slots = [dict(zip(keys, row, strict=True)) for row in session.rows(SLOTS, shown=SHOWN)]
@@ -151,6 +170,11 @@ def _slot_level(slot: dict[str, Any]) -> Level:
     return Level.OK if slot["is_active"] else Level.WARNING
 
 
+@check(
+    "notify_queue",
+    f"Warning: the queue of notifications is {percent(NOTIFY_WARNING)} full. Error: {percent(NOTIFY_ERROR)}.",
+    "When the queue is full, every transaction of the server that sends a notification fails.",
+)
 def _notify_queue(session: Session) -> Result:
     [usage] = session.row(NOTIFY_QUEUE)
     level = level_of(usage, warning=NOTIFY_WARNING, error=NOTIFY_ERROR)
@@ -159,33 +183,4 @@ def _notify_queue(session: Session) -> Result:
     return Result(level, what, fix if level is not Level.OK else "", {"usage": usage})
 
 
-SESSION_CHECKS: Final = (
-    Check(
-        "pinned_rows",
-        f"Warning: a transaction, a prepared transaction, a standby or a slot pins row versions for "
-        f"{PINNED_WARNING_SECONDS / 60:.0f} minutes or {PINNED_WARNING_TRANSACTIONS:,} transactions. "
-        f"Error: for {PINNED_ERROR_SECONDS / 3600:.0f} hour or {PINNED_ERROR_TRANSACTIONS:,} transactions.",
-        "VACUUM cannot remove newer dead rows, so the tables and indexes grow and every claim reads more.",
-        _pinned_rows,
-    ),
-    Check(
-        "idle_in_transaction",
-        f"Warning: a session idles in a transaction for {IDLE_WARNING_SECONDS:.0f} s. "
-        f"Error: for {IDLE_ERROR_SECONDS / 60:.0f} minutes.",
-        "It keeps its row locks and pins old row versions, although it does nothing.",
-        _idle_in_transaction,
-    ),
-    Check(
-        "replication_slots",
-        f"Warning: nothing uses a replication slot. Error: a slot holds {SLOT_ERROR_BYTES / 1024**3:.0f} GiB of WAL, "
-        "or the server has removed WAL that it needs.",
-        "The WAL that an unused slot holds fills the disk, and a full disk stops the server.",
-        _replication_slots,
-    ),
-    Check(
-        "notify_queue",
-        f"Warning: the queue of notifications is {percent(NOTIFY_WARNING)} full. Error: {percent(NOTIFY_ERROR)}.",
-        "When the queue is full, every transaction of the server that sends a notification fails.",
-        _notify_queue,
-    ),
-)
+SESSION_CHECKS: Final = (_pinned_rows, _idle_in_transaction, _replication_slots, _notify_queue)

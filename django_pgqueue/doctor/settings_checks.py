@@ -15,13 +15,20 @@ from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.ownership import read_ownership
 from django_pgqueue.tasks import registry
 
-from .findings import Check, Level, Result, cannot_see, counted, listed, ok, quoted, worst
+from .findings import Level, Result, cannot_see, check, counted, listed, ok, quoted, worst
 from .session import ROLE, Session
 
 LEASE_SECONDS: Final = 4.0
 Problem = tuple[Level, str, str]
 
 
+@check(
+    "settings",
+    f"Error: `PGQUEUE` is invalid, or `IMMEDIATE` is on. Warning: `LEASE` is below {LEASE_SECONDS:g} s, `DEBUG` is "
+    "on, or Django's connection pool is smaller than `CONCURRENCY`. Info: `NOTIFY` is off, or persistent "
+    "connections have no health checks.",
+    "Such settings are valid, but they slow or stop jobs, or cost memory.",
+)
 def _settings(session: Session) -> Result:
     invalid = conf.problems(getattr(django_settings, "PGQUEUE", {}))
     if invalid:
@@ -70,18 +77,15 @@ def pool_size(pool: Any) -> int:
     return int(options.get("max_size") or options.get("min_size", 4))
 
 
-SETTINGS_CHECKS: Final = (
-    Check(
-        "settings",
-        f"Error: `PGQUEUE` is invalid, or `IMMEDIATE` is on. Warning: `LEASE` is below {LEASE_SECONDS:g} s, `DEBUG` is "
-        "on, or Django's connection pool is smaller than `CONCURRENCY`. Info: `NOTIFY` is off, or persistent "
-        "connections have no health checks.",
-        "Such settings are valid, but they slow or stop jobs, or cost memory.",
-        _settings,
-    ),
+SETTINGS_CHECKS: Final = (_settings,)
+
+
+@check(
+    "installation",
+    "Error: the database belongs to another installation, such as the source of a restored dump, and workers with "
+    'the settings of this process wait. Warning: `CLONE_GUARD` is `"warn"`, so they run its jobs.',
+    "Workers that wait run no job and are not in the list of workers.",
 )
-
-
 def _installation(session: Session) -> Result:
     guard = get_settings().CLONE_GUARD
     if guard == "off":
@@ -103,17 +107,14 @@ def _installation(session: Session) -> Result:
     return ok("The database belongs to this installation, or to none yet.", **data)
 
 
-INSTALLATION_CHECKS: Final = (
-    Check(
-        "installation",
-        "Error: the database belongs to another installation, such as the source of a restored dump, and workers with "
-        'the settings of this process wait. Warning: `CLONE_GUARD` is `"warn"`, so they run its jobs.',
-        "Workers that wait run no job and are not in the list of workers.",
-        _installation,
-    ),
+INSTALLATION_CHECKS: Final = (_installation,)
+
+
+@check(
+    "undeclared_limits",
+    "Warning: due jobs have a limit that no task of this process declares.",
+    "Workers with the same code do not start these jobs.",
 )
-
-
 def _undeclared_limits(session: Session) -> Result:
     waiting = {limit.name: limit for limit in stats.limits(session.alias) if limit.due.value}
     undeclared = {name: limit.due.value for name, limit in waiting.items() if not limit.is_declared}
@@ -131,11 +132,4 @@ def _undeclared_limits(session: Session) -> Result:
     )
 
 
-LIMIT_CHECKS: Final = (
-    Check(
-        "undeclared_limits",
-        "Warning: due jobs have a limit that no task of this process declares.",
-        "Workers with the same code do not start these jobs.",
-        _undeclared_limits,
-    ),
-)
+LIMIT_CHECKS: Final = (_undeclared_limits,)

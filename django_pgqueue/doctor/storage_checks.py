@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db.models import UniqueConstraint
 
-from .findings import Check, Level, Result, are, cannot_see, counted, listed, no_tables, ok, span, worst
+from .findings import Level, Result, are, cannot_see, check, counted, listed, no_tables, ok, span, worst
 from .session import Session, models, tables
 
 if TYPE_CHECKING:
@@ -89,6 +89,12 @@ def _table_figures(session: Session) -> list[dict[str, Any]]:
     return [dict(zip(keys, row, strict=True)) for row in session.rows(TABLES, tables=tables())]
 
 
+@check(
+    "dead_rows",
+    f"Warning: a table has at least {DEAD_ROWS:,} dead rows, and {DEAD_WARNING_FACTOR:g} times as many as start "
+    f"autovacuum. Error: {DEAD_ERROR_FACTOR:g} times as many.",
+    "Dead rows make every claim and completion read more pages.",
+)
 def _dead_rows(session: Session) -> Result:
     found = _table_figures(session)
     if not found:
@@ -117,6 +123,11 @@ def _dead_level(table: dict[str, Any]) -> Level:
     return Level.ERROR if is_far_behind else Level.WARNING
 
 
+@check(
+    "autovacuum",
+    "Error: autovacuum is off for the server or for a table of the queue, or does not keep up with freezing.",
+    "Every job leaves dead rows, so without autovacuum the tables grow without limit.",
+)
 def _autovacuum(session: Session) -> Result:
     found = _table_figures(session)
     if not found:
@@ -138,6 +149,12 @@ def _autovacuum(session: Session) -> Result:
     return ok(f"Autovacuum is on for all {len(found)} tables.", **data)
 
 
+@check(
+    "index_bloat",
+    f"Warning: an index has at least {BLOAT_BYTES / MIB:.0f} MiB and is {BLOAT_FACTOR:g} times as large as its "
+    "entries need, by an estimate.",
+    "A bloated index occupies memory that other pages need, and a scan of it reads empty pages.",
+)
 def _index_bloat(session: Session) -> Result:
     keys = ("index", "entries", "bytes", "estimated_bytes")
     found = [dict(zip(keys, row, strict=True)) for row in session.rows(BLOAT, tables=tables())]
@@ -163,6 +180,11 @@ def _index_bloat(session: Session) -> Result:
     return ok(f"None of {len(found)} indexes is bloated, by an estimate.", **data)
 
 
+@check(
+    "indexes",
+    "Error: an index of the migrations is missing, or an index on a table of the queue is invalid.",
+    "Without its index, a statement reads the whole table, or a job can get two executions.",
+)
 def _indexes(session: Session) -> Result:
     found: dict[str, bool] = dict(session.rows(INDEXES, tables=tables()))
     if not found:
@@ -200,31 +222,4 @@ def expected_indexes(session: Session) -> dict[str, str]:
     return found
 
 
-STORAGE_CHECKS: Final = (
-    Check(
-        "dead_rows",
-        f"Warning: a table has at least {DEAD_ROWS:,} dead rows, and {DEAD_WARNING_FACTOR:g} times as many as start "
-        f"autovacuum. Error: {DEAD_ERROR_FACTOR:g} times as many.",
-        "Dead rows make every claim and completion read more pages.",
-        _dead_rows,
-    ),
-    Check(
-        "autovacuum",
-        "Error: autovacuum is off for the server or for a table of the queue, or does not keep up with freezing.",
-        "Every job leaves dead rows, so without autovacuum the tables grow without limit.",
-        _autovacuum,
-    ),
-    Check(
-        "index_bloat",
-        f"Warning: an index has at least {BLOAT_BYTES / MIB:.0f} MiB and is {BLOAT_FACTOR:g} times as large as its "
-        "entries need, by an estimate.",
-        "A bloated index occupies memory that other pages need, and a scan of it reads empty pages.",
-        _index_bloat,
-    ),
-    Check(
-        "indexes",
-        "Error: an index of the migrations is missing, or an index on a table of the queue is invalid.",
-        "Without its index, a statement reads the whole table, or a job can get two executions.",
-        _indexes,
-    ),
-)
+STORAGE_CHECKS: Final = (_dead_rows, _autovacuum, _index_bloat, _indexes)

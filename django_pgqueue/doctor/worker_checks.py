@@ -12,7 +12,7 @@ from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
 
-from .findings import Check, Level, Result, are, counted, level_of, listed, ok, percent, quoted, span
+from .findings import Level, Result, are, check, counted, level_of, listed, ok, percent, quoted, span
 from .session import Session
 
 LIVE_LEASES: Final = 2
@@ -119,6 +119,11 @@ def _workers(session: Session) -> tuple[list[dict[str, Any]], list[dict[str, Any
     return live, found[len(live) :]
 
 
+@check(
+    "stale_workers",
+    "Warning: a worker of the last day has not stopped, and has sent no heartbeat for two leases.",
+    "Its host, its process or its network was lost, and its jobs ran again on another worker.",
+)
 def _stale_workers(session: Session) -> Result:
     live, stale = _workers(session)
     recent = [each for each in stale if each["heartbeat_seconds_ago"] < STALE_SECONDS]
@@ -134,6 +139,12 @@ def _stale_workers(session: Session) -> Result:
     return Result(Level.WARNING, what, fix, data)
 
 
+@check(
+    "worker_versions",
+    "Warning: running workers have different versions of this package. Info: they have another version than this "
+    "process.",
+    "An unfinished deploy keeps old code running, which does not know new tasks.",
+)
 def _worker_versions(session: Session) -> Result:
     live, _ = _workers(session)
     versions = sorted({each["version"] for each in live})
@@ -147,6 +158,12 @@ def _worker_versions(session: Session) -> Result:
     return ok("All workers run the version of this process." if versions else "No worker is running.", **data)
 
 
+@check(
+    "unserved_queues",
+    f"Error: a queue that is not paused has jobs that have been due for {UNSERVED_SECONDS:.0f} s, and no running "
+    "worker serves it. Info: no worker is running.",
+    "These jobs never start.",
+)
 def _unserved_queues(session: Session) -> Result:
     live, _ = _workers(session)
     waited: dict[str, float] = {}
@@ -172,6 +189,12 @@ def _unserved_queues(session: Session) -> Result:
     return ok("A worker serves every queue that has due jobs.", **data)
 
 
+@check(
+    "leases",
+    "Error: a lease has expired and no worker rescues the job. Warning: a lease has just expired, less than half "
+    f"of a lease is left, or executions crashed within the last hour (of the newest {RECENT_EXECUTIONS:,}).",
+    "A job whose lease expires runs again, although its first attempt may still be running.",
+)
 def _leases(session: Session) -> Result:
     settings = get_settings()
     keys = ("open", "expired", "expired_seconds", "late", "late_and_long", "longest_run_seconds")
@@ -204,6 +227,12 @@ def _recent(session: Session) -> list[dict[str, Any]]:
     return [dict(zip(keys, row, strict=True)) for row in session.rows(RECENT, **params)]
 
 
+@check(
+    "timeouts",
+    f"Warning: of a task's recent runs (at least {LEAST_RUNS}), {percent(TIMED_OUT_SHARE)} timed out, or 5 % take "
+    f"longer than {percent(CLOSE_TO_TIMEOUT)} of the timeout.",
+    "Jobs that exceed their timeout are interrupted and retried, and many die in the end.",
+)
 def _timeouts(session: Session) -> Result:
     tight = []
     for each in _recent(session):
@@ -226,6 +255,12 @@ def _timeouts(session: Session) -> Result:
     return Result(Level.WARNING, what, fix, {"tight": tight})
 
 
+@check(
+    "schedules",
+    f"Warning: a schedule is late by {LATE_WARNING_SECONDS:.0f} s plus two schedule intervals, or could not be "
+    f"fired. Error: by {LATE_ERROR_SECONDS / 60:.0f} minutes.",
+    "The work of the schedule is missing, and nothing else reports it.",
+)
 def _schedules(session: Session) -> Result:
     late_seconds = LATE_WARNING_SECONDS + 2 * get_settings().SCHEDULE_INTERVAL
     keys = ("name", "origin", "task", "late_seconds", "problem")
@@ -242,46 +277,4 @@ def _schedules(session: Session) -> Result:
     return Result(Level.WARNING if level is Level.OK else level, what, fix, {"behind": found})
 
 
-WORKER_CHECKS: Final = (
-    Check(
-        "stale_workers",
-        "Warning: a worker of the last day has not stopped, and has sent no heartbeat for two leases.",
-        "Its host, its process or its network was lost, and its jobs ran again on another worker.",
-        _stale_workers,
-    ),
-    Check(
-        "worker_versions",
-        "Warning: running workers have different versions of this package. Info: they have another version than this "
-        "process.",
-        "An unfinished deploy keeps old code running, which does not know new tasks.",
-        _worker_versions,
-    ),
-    Check(
-        "unserved_queues",
-        f"Error: a queue that is not paused has jobs that have been due for {UNSERVED_SECONDS:.0f} s, and no running "
-        "worker serves it. Info: no worker is running.",
-        "These jobs never start.",
-        _unserved_queues,
-    ),
-    Check(
-        "leases",
-        "Error: a lease has expired and no worker rescues the job. Warning: a lease has just expired, less than half "
-        f"of a lease is left, or executions crashed within the last hour (of the newest {RECENT_EXECUTIONS:,}).",
-        "A job whose lease expires runs again, although its first attempt may still be running.",
-        _leases,
-    ),
-    Check(
-        "timeouts",
-        f"Warning: of a task's recent runs (at least {LEAST_RUNS}), {percent(TIMED_OUT_SHARE)} timed out, or 5 % take "
-        f"longer than {percent(CLOSE_TO_TIMEOUT)} of the timeout.",
-        "Jobs that exceed their timeout are interrupted and retried, and many die in the end.",
-        _timeouts,
-    ),
-    Check(
-        "schedules",
-        f"Warning: a schedule is late by {LATE_WARNING_SECONDS:.0f} s plus two schedule intervals, or could not be "
-        f"fired. Error: by {LATE_ERROR_SECONDS / 60:.0f} minutes.",
-        "The work of the schedule is missing, and nothing else reports it.",
-        _schedules,
-    ),
-)
+WORKER_CHECKS: Final = (_stale_workers, _worker_versions, _unserved_queues, _leases, _timeouts, _schedules)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 from django.db import connections, transaction
 from django.utils import timezone
 
@@ -29,6 +29,7 @@ from django_pgqueue.tasks.redaction import has_sensitive
 
 from .celery_sources import Entry, read_entries, read_time_zone
 from .celery_times import BeatTimes, CannotMove, times_of
+from .subcommands.output import Output
 from .subcommands.subcommand import Options, Subcommand, add_database, database_alias
 
 UNITS: Final = ("weeks", "days", "hours", "minutes", "seconds")
@@ -62,7 +63,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_database(parser, "Database of the schedules.")
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     """Print what would be moved, or with `--apply` move it. Raise `CommandError` for invalid arguments."""
     if options["python"] and options["apply"]:
         raise CommandError("Pass either --python, which prints code, or --apply, which adds rows to the database.")
@@ -78,10 +79,9 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
             "and django_celery_beat has no periodic tasks, or is not in INSTALLED_APPS."
         )
     if options["python"]:
-        stdout.write("\n".join(as_code(moves)))
+        out.write("\n".join(as_code(moves)))
         return
-    for line in report(moves, alias, is_applied=options["apply"], is_paused=options["paused"]):
-        stdout.write(line)
+    out.write_lines(report(moves, alias, is_applied=options["apply"], is_paused=options["paused"]))
 
 
 def task_names(pairs: Sequence[str]) -> dict[str, str]:

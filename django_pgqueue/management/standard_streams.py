@@ -63,15 +63,8 @@ def discard_unwritable_output() -> None:
 
 def has_lost_reader() -> bool:
     """Return whether the reader of standard output, such as `head`, has closed the pipe. Then discard the output."""
-    try:
-        descriptor = sys.stdout.fileno()
-    except (AttributeError, OSError, ValueError):  # a stream in memory has no descriptor
-        return False
-    if not hasattr(select, "poll"):
-        return False
-    poller = select.poll()
-    poller.register(descriptor, 0)  # errors are always reported
-    is_lost = any(events & select.POLLERR for _, events in poller.poll(0))
+    events = _polled(sys.stdout, 0)  # errors are always reported
+    is_lost = events is not None and bool(events & select.POLLERR)
     if is_lost:
         sys.stdout = _null()
     return is_lost
@@ -79,15 +72,20 @@ def has_lost_reader() -> bool:
 
 def _can_write(stdout: OutputWrapper) -> bool:
     """Return whether a line can be written without blocking. A pipe counts as writable if 4 KiB fit into it."""
+    return _polled(stdout, select.POLLOUT) != 0
+
+
+def _polled(stream: TextIO | OutputWrapper, wanted: int) -> int | None:
+    """Return which of these events, or which errors, a stream has now. None: it cannot be polled."""
     try:
-        descriptor = stdout.fileno()
+        descriptor = stream.fileno()
     except (AttributeError, OSError, ValueError):  # a stream in memory has no descriptor
-        return True
+        return None
     if not hasattr(select, "poll"):
-        return True
+        return None
     poller = select.poll()
-    poller.register(descriptor, select.POLLOUT)
-    return bool(poller.poll(0))
+    poller.register(descriptor, wanted)
+    return sum(events for _, events in poller.poll(0))
 
 
 def _open_null_as(number: int) -> None:

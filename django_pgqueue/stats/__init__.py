@@ -9,14 +9,13 @@ from .answers import Count, Depth, LaneStats, Overview, PauseStats, QueueFigures
 from .dead_groups import Incident, Incidents, failure_classes, incidents, jobs_with_exception
 from .explanation import why
 from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughput, Throughput
-from .fleet import workers
+from .fleet import RunningJob, running_jobs, workers
 from .limits.answers import LimitFigures, LimitKeyFigures, LimitKeyPage, LimitValues, LimitWaitReason, OverrideStats
 from .limits.figures import limits
 from .limits.key_figures import limit_key, limit_keys
 from .overall import lanes, overview, queue_figures, queues, tasks
 from .periods import failures, throughput, throughput_by_task
 from .reasons import BusyTask, Reason, Why
-from .running import RunningJob, running_jobs
 from .used_names import Names, first_id, first_id_since, last_id, names
 
 __all__ = [

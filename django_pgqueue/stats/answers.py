@@ -70,6 +70,10 @@ class Depth:
     oldest_due_seconds: float | None = None
 
 
+STATES: Final = tuple(name for name in Depth.__slots__ if name != "oldest_due_seconds")
+"""The fields of `Depth` that count jobs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedDepth(Depth):
     """The jobs of one queue or one task.

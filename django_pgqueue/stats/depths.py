@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.settings.conf import get_settings
 
 from . import queries, rollup_queries
-from .answers import NONE, Count, Depth
+from .answers import STATES, Count
 from .fleet import OPEN_LIMIT, OpenGroup, Pauses, read_open_groups
 from .graphs import queries as graph_queries
 from .limits.lanes import read_ready_limited
@@ -48,50 +48,24 @@ class Ready(NamedTuple):
     retrying: int
     later_is_cut: bool
 
-    def and_also(self, other: Ready) -> Ready:
-        """Return these jobs together with others of the lane."""
-        ages = [each.oldest_due_seconds for each in (self, other) if each.oldest_due_seconds is not None]
-        return self._replace(
-            due=self.due + other.due,
-            due_is_cut=self.due_is_cut or other.due_is_cut,
-            oldest_due_seconds=max(ages, default=None),
-            scheduled=self.scheduled + other.scheduled,
-            retrying=self.retrying + other.retrying,
-            later_is_cut=self.later_is_cut or other.later_is_cut,
-        )
-
 
 @dataclass(slots=True)
 class DepthSums:
     """The figures of one queue or one task, while they are added up."""
 
-    due: Count = NONE
-    scheduled: Count = NONE
-    retrying: Count = NONE
-    paused: Count = NONE
-    waiting: Count = NONE
-    running: Count = NONE
-    lost: Count = NONE
-    dead: Count = NONE
+    counts: defaultdict[str, Count] = field(default_factory=lambda: defaultdict(Count))
+    """The jobs by state, by the names of the fields of `Depth`."""
     oldest_due_seconds: float | None = None
     enqueued: float = 0.0
     finished: float = 0.0
 
     def add_ready(self, ready: Ready, *, is_paused: bool) -> None:
         """Add the ready jobs of a lane."""
-        due = Count(ready.due, not ready.due_is_cut)
-        self.scheduled += Count(ready.scheduled, not ready.later_is_cut)
-        self.retrying += Count(ready.retrying, not ready.later_is_cut)
-        if is_paused:
-            self.paused += due
-            return
-        self.due += due
-        if ready.oldest_due_seconds is not None and ready.due:
+        self.counts["scheduled"] += Count(ready.scheduled, not ready.later_is_cut)
+        self.counts["retrying"] += Count(ready.retrying, not ready.later_is_cut)
+        self.counts["paused" if is_paused else "due"] += Count(ready.due, not ready.due_is_cut)
+        if not is_paused and ready.oldest_due_seconds is not None and ready.due:
             self.oldest_due_seconds = max(self.oldest_due_seconds or 0.0, ready.oldest_due_seconds)
-
-    def depth(self) -> dict[str, Any]:
-        """Return the fields of `Depth`."""
-        return {name: getattr(self, name) for name in Depth.__slots__}
 
 
 class DepthReading:
@@ -108,6 +82,18 @@ class DepthReading:
         self._add_open()
         for name in ("ready", "waiting", "dead", "enqueued", "finished"):
             self.figures.read(name, getattr(self, f"_add_{name}"), None)
+
+    def of_name(self, name: str) -> dict[str, Any]:
+        """Return the fields of the `QueueStats` or `TaskStats` with this name that the reading knows."""
+        sums = self.sums[name]
+        return {
+            **{state: sums.counts[state] for state in STATES},
+            "oldest_due_seconds": sums.oldest_due_seconds,
+            "name": name,
+            "pause": (self.pauses.of_tasks if self.by_task else self.pauses.of_queues).get(name),
+            "enqueued_per_minute": sums.enqueued,
+            "finished_per_minute": sums.finished if get_settings().STATS else None,
+        }
 
     def _name(self, queue_name: str, task_name: str) -> str:
         return task_name if self.by_task else queue_name
@@ -127,24 +113,23 @@ class DepthReading:
         is_exact = sum(group.running + group.lost for group in self.open_groups) <= OPEN_LIMIT
         for group in self.open_groups:
             sums = self.sums[self._name(group.queue_name, group.task_name)]
-            sums.running += Count(group.running, is_exact)
-            sums.lost += Count(group.lost, is_exact)
+            sums.counts["running"] += Count(group.running, is_exact)
+            sums.counts["lost"] += Count(group.lost, is_exact)
 
     def _add_waiting(self) -> None:
-        rows = execute(self.connection, graph_queries.FIRST_WAITING, {"limit": COUNT_LIMIT})
-        is_exact = sum(count for _, _, count in rows) <= COUNT_LIMIT
-        for queue_name, task_name, count in rows:
-            self.sums[self._name(queue_name, task_name)].waiting += Count(count)
-        for sums in self.sums.values():
-            sums.waiting += Count(0, is_exact)
+        self._add_first("waiting", graph_queries.FIRST_WAITING)
 
     def _add_dead(self) -> None:
-        rows = execute(self.connection, queries.NEWEST_DEAD, {"limit": COUNT_LIMIT})
-        is_exact = sum(count for _, _, count in rows) <= COUNT_LIMIT
+        self._add_first("dead", queries.NEWEST_DEAD)
+
+    def _add_first(self, state: str, statement: str) -> None:
+        """Add the first jobs in a state. If there are more, any queue or task can have them."""
+        rows = execute(self.connection, statement, {"limit": COUNT_LIMIT})
         for queue_name, task_name, count in rows:
-            self.sums[self._name(queue_name, task_name)].dead += Count(count)
+            self.sums[self._name(queue_name, task_name)].counts[state] += Count(count)
+        is_exact = sum(count for _, _, count in rows) <= COUNT_LIMIT
         for sums in self.sums.values():
-            sums.dead += Count(0, is_exact)
+            sums.counts[state] += Count(0, is_exact)
 
     def _add_enqueued(self) -> None:
         first_id = first_id_since(self.connection, MINUTE_SECONDS)
@@ -161,38 +146,19 @@ class DepthReading:
 
 
 def read_ready(connection: Connection, *, by_task: bool) -> list[Ready]:
-    """Return the ready jobs of each lane, or of each task in each lane, with and without a limit."""
-    plain = _read_ready_without_limit(connection, by_task=by_task)
-    limited = [Ready(*row) for row in read_ready_limited(connection)]
-    if not by_task:
-        limited = [row._replace(task_name=None) for row in limited]
-    return _merged([*plain, *limited]) if limited else plain
-
-
-def _merged(rows: Sequence[Ready]) -> list[Ready]:
-    """Return one row for each lane, or for each task in each lane."""
-    sums: dict[tuple[Any, ...], Ready] = {}
-    for row in rows:
-        key = (row.queue_name, row.priority, row.task_name)
-        known = sums.get(key)
-        sums[key] = row if known is None else known.and_also(row)
-    return list(sums.values())
-
-
-def _read_ready_without_limit(connection: Connection, *, by_task: bool) -> list[Ready]:
+    """Return the ready jobs of each lane, or of each task in each lane, without a limit and then with one."""
     params = {
         "limit": COUNT_LIMIT,
         "lanes_limit": LANES_LIMIT,
         "due_total": DUE_BY_TASK_TOTAL if by_task else DUE_TOTAL,
         "later_total": LATER_TOTAL,
     }
-    if by_task:
-        return [
-            Ready(queue, priority, task, int(due), due_cut, oldest, int(scheduled), int(retrying), later_cut)
-            for queue, priority, task, due, due_cut, oldest, scheduled, retrying, later_cut in execute(
-                connection, queries.READY_BY_TASK, params
-            )
+    statement = queries.READY_BY_TASK if by_task else queries.READY_BY_LANE
+    rows = [Ready(*row) for row in execute(connection, statement, params)]
+    if by_task:  # the counts are sums, which are decimal numbers
+        plain = [
+            row._replace(due=int(row.due), scheduled=int(row.scheduled), retrying=int(row.retrying)) for row in rows
         ]
-    rows = [Ready(*row) for row in execute(connection, queries.READY_BY_LANE, params)]
-    # Counting stops at one job more than the limit, which shows that there are more.
-    return [row._replace(due=row.due - row.due_is_cut) for row in rows]
+    else:  # counting stops at one job more than the limit, which shows that there are more
+        plain = [row._replace(due=row.due - row.due_is_cut) for row in rows]
+    return [*plain, *(Ready(*row) for row in read_ready_limited(connection))]

@@ -12,7 +12,7 @@ from django_pgqueue.tasks import registry
 
 from . import queries
 from .alias import connection_of
-from .answers import NONE, Count, Depth, LaneStats, Overview, QueueFigures, QueueStats, TaskStats, WorkerStats
+from .answers import NONE, STATES, Count, LaneStats, Overview, QueueFigures, QueueStats, TaskStats, WorkerStats
 from .depths import COUNT_LIMIT, DepthReading, DepthSums, Ready, read_ready
 from .fleet import Pauses, SlotsOfQueues, read_workers
 from .suspended import suspended_jobs
@@ -57,16 +57,7 @@ def tasks(database: str | None = None) -> list[TaskStats]:
     """
     reading = DepthReading(connection_of(database), by_task=True)
     names = {*reading.sums, *reading.pauses.of_tasks, *(task.name for task in registry.all_tasks())}
-    return [
-        TaskStats(
-            name=name,
-            pause=reading.pauses.of_tasks.get(name),
-            enqueued_per_minute=reading.sums[name].enqueued,
-            finished_per_minute=_finished(reading.sums[name]),
-            **reading.sums[name].depth(),
-        )
-        for name in sorted(names)
-    ]
+    return [TaskStats(**reading.of_name(name)) for name in sorted(names)]
 
 
 def lanes(database: str | None = None) -> list[LaneStats]:
@@ -133,8 +124,7 @@ def _overview(reading: DepthReading) -> Overview:
     dead_24h = reading.figures.read("dead_24h", lambda: execute(connection, queries.DEAD_SINCE, params)[0][0], 0)
     suspended = reading.figures.read("suspended", lambda: suspended_jobs(connection.alias).jobs, NONE)
     oldest = [queue.oldest_due_seconds for queue in all_queues if queue.oldest_due_seconds is not None]
-    states = [name for name in Depth.__slots__ if name != "oldest_due_seconds"]
-    sums: dict[str, Count] = {name: _sum(getattr(queue, name) for queue in all_queues) for name in states}
+    sums = {state: sum((getattr(queue, state) for queue in all_queues), start=NONE) for state in STATES}
     return Overview(
         **sums,
         oldest_due_seconds=max(oldest, default=None),
@@ -177,16 +167,7 @@ def _queues(reading: DepthReading, workers: Sequence[WorkerStats]) -> list[Queue
     for name in sorted(names):
         serving = [worker for worker in live if worker.serves(name)]
         busy, total = slots.sums(name, serving)
-        queue = QueueStats(
-            name=name,
-            pause=reading.pauses.of_queues.get(name),
-            enqueued_per_minute=reading.sums[name].enqueued,
-            finished_per_minute=_finished(reading.sums[name]),
-            workers=len(serving),
-            slots_busy=busy,
-            slots_total=total,
-            **reading.sums[name].depth(),
-        )
+        queue = QueueStats(workers=len(serving), slots_busy=busy, slots_total=total, **reading.of_name(name))
         found.append(queue)
     return found
 
@@ -200,19 +181,11 @@ def _lanes(rows: Iterable[Ready], pauses: Pauses) -> list[LaneStats]:
         LaneStats(
             queue_name=queue_name,
             priority=-negative,
-            due=lane.due,
-            scheduled=lane.scheduled,
-            retrying=lane.retrying,
+            due=lane.counts["due"],
+            scheduled=lane.counts["scheduled"],
+            retrying=lane.counts["retrying"],
             oldest_due_seconds=lane.oldest_due_seconds,
             is_paused=queue_name in pauses.of_queues,
         )
         for (queue_name, negative), lane in sorted(sums.items())
     ]
-
-
-def _finished(sums: DepthSums) -> float | None:
-    return sums.finished if get_settings().STATS else None
-
-
-def _sum(counts: Iterable[Count]) -> Count:
-    return sum(counts, start=NONE)

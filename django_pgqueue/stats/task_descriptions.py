@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import fields
 from datetime import timedelta
 from typing import Any, Final
 
 from django_pgqueue import stats
 from django_pgqueue.display import duration
 from django_pgqueue.options.task_options import OPTIONS
+from django_pgqueue.stats.answers import STATES
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.definition import TaskDefinition
 
@@ -30,8 +30,7 @@ def depth_of(task: TaskDefinition, of_names: Mapping[str, stats.TaskStats]) -> s
     """Return how many jobs of a task are in each state, together with its jobs under former names."""
     found = [of_names[name] for name in registry.names_of(task.name) if name in of_names]
     ages = [each.oldest_due_seconds for each in found if each.oldest_due_seconds is not None]
-    states = [field.name for field in fields(stats.Depth) if field.name != "oldest_due_seconds"]
-    counts = {state: sum((getattr(each, state) for each in found), start=stats.Count()) for state in states}
+    counts = {state: sum((getattr(each, state) for each in found), start=stats.Count()) for state in STATES}
     return stats.Depth(**counts, oldest_due_seconds=max(ages, default=None))
 
 

@@ -208,7 +208,7 @@ def test_summary_has_not_the_colour_of_an_error():
     stream = Terminal()
     wrapper = OutputWrapper(stream)
     wrapper.style_func = lambda text: f"\x1b[31m{text}"
-    output.write_summary(wrapper, "6 jobs.")
+    output.Output({}, wrapper, wrapper).summary("6 jobs.")
     assert stream.getvalue() == "6 jobs.\n"
 
 

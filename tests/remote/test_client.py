@@ -68,7 +68,7 @@ def make_claims(server, leases):
 
 def make_extensions(server, leases):
     interrupted, asked = [], []
-    extensions = Extensions(server, leases, InFlight(2), interrupted.extend, asked.extend)
+    extensions = Extensions(server, leases, interrupted.extend, asked.extend)
     return extensions, interrupted, asked
 
 

@@ -66,9 +66,7 @@ class Measurements:
 
     def enqueued(self, sender: str, queue_name: str, **_: Any) -> None:
         """Count a job. A receiver of `job_enqueued`."""
-        operation = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
-        names = {"messaging.destination.name": queue_name, "pgqueue.task.name": sender}
-        self._sent.add(1, {"messaging.system": "pgqueue", **operation, **names})
+        self._sent.add(1, attributes_of("send", queue_name, sender))
 
     def processed(self, seconds: float, attributes: dict[str, str], error_type: str) -> None:
         """Time a call of a task's function. `error_type` is empty if it has not failed."""

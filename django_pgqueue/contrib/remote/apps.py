@@ -21,7 +21,6 @@ class RemoteConfig(AppConfig):
 
     def pgqueue_subcommands(self) -> tuple[Subcommand, ...]:
         """Return the subcommands that this app adds to `manage.py pgqueue`."""
-        from .remote_token_command import REMOTE_TOKEN  # here, because it imports models
-        from .remote_worker_command import REMOTE_WORKER
+        from .commands import REMOTE_TOKEN, REMOTE_WORKER  # here, because it imports models
 
         return (REMOTE_WORKER, REMOTE_TOKEN)

@@ -186,8 +186,6 @@ class RemoteClient:
     def _results(self, path: str, items: Sequence[dict[str, Any]], more: Mapping[str, Any]) -> list[dict[str, Any]]:
         try:
             answer = self._post(path, {**more, "executions": items})
-        except _ItemsFailed as failed:
-            answer = failed.answer
         except RemoteError as error:
             if error.status != TOO_LARGE:
                 raise
@@ -237,11 +235,11 @@ class RemoteClient:
             answer = json.loads(text)
         except (ValueError, RecursionError):
             answer = None
-        if response.status in (200, 201, 207) and isinstance(answer, dict):
+        is_object = isinstance(answer, dict)
+        # If all executions of a request have failed alike, the answer has their status, and a result for each.
+        if is_object and (response.status in (200, 201, 207) or isinstance(answer.get("executions"), list)):
             return answer
-        if isinstance(answer, dict) and isinstance(answer.get("executions"), list):
-            raise _ItemsFailed(answer, response.status)
-        detail = answer.get("detail", "") if isinstance(answer, dict) else ""
+        detail = answer.get("detail", "") if is_object else ""
         after = response.headers.get("Retry-After", "")
         raise RemoteError(
             f"{self._host} answered {response.status} {response.reason}{f': {detail}' if detail else ''}",
@@ -271,14 +269,6 @@ def _batches(items: Sequence[dict[str, Any]], most_bytes: int) -> Iterator[list[
         left -= size
     if batch:
         yield batch
-
-
-class _ItemsFailed(RemoteError):
-    """Every execution of a request has failed alike."""
-
-    def __init__(self, answer: dict[str, Any], status: int) -> None:
-        super().__init__("no execution was changed", status)
-        self.answer = answer
 
 
 def _is_this_machine(host: str) -> bool:

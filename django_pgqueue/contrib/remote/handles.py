@@ -23,6 +23,11 @@ from .problems import Problem
 EXECUTION_SALT: Final = "django_pgqueue.contrib.remote.execution"
 WORKER_SALT: Final = "django_pgqueue.contrib.remote.worker"
 MAX_HANDLE_CHARACTERS: Final = 4000
+OF_CLAIMED: Final = (
+    *("job_id", "execution_id", "claimed_ms", "task_name", "queue_name", "priority", "run_after", "attempt"),
+    *("max_attempts", "crashes", "unknown_seconds", "limit_key", "is_probe"),
+)
+"""What a handle has of a claimed job, in this order."""
 
 
 class WorkerHandle(NamedTuple):
@@ -47,24 +52,10 @@ def read_worker(text: str, token_id: int, alias: str) -> WorkerHandle:
 
 def sign_execution(job: Claimed, worker_id: int, token_id: int, alias: str) -> str:
     """Return the handle of a claimed job."""
-    content = [
-        worker_id,
-        job.job_id,
-        job.execution_id,
-        int(job.claimed_ms),
-        job.task_name,
-        job.queue_name,
-        job.priority,
-        job.run_after.timestamp(),
-        job.attempt,
-        job.max_attempts,
-        job.crashes,
-        job.unknown_seconds,
-        job.limit_key,
-        job.is_probe,
-        *([bool(job.in_graph), job.batch_id] if job.in_graph or job.batch_id is not None else []),
-    ]
-    return signing.dumps([alias, token_id, *content], salt=EXECUTION_SALT)
+    values = {name: getattr(job, name) for name in OF_CLAIMED}
+    values |= {"claimed_ms": int(job.claimed_ms), "run_after": job.run_after.timestamp()}
+    group = [bool(job.in_graph), job.batch_id] if job.in_graph or job.batch_id is not None else []
+    return signing.dumps([alias, token_id, worker_id, *values.values(), *group], salt=EXECUTION_SALT)
 
 
 class ExecutionHandle(NamedTuple):
@@ -79,35 +70,21 @@ def read_execution(text: str, token_id: int, alias: str) -> ExecutionHandle | No
     """Return the execution of a handle. None: it is not a handle of this token."""
     try:
         worker_id, *values = _read(text, EXECUTION_SALT, token_id, alias, "execution")
-        job_id, execution_id, claimed_ms, task_name, queue_name, priority, due_at, attempt, *more = values
-        max_attempts, crashes, unknown_seconds, limit_key, is_probe, *group = more
-        in_graph, batch_id = (*group, None, None)[:2]  # a handle of a job without a batch has neither
+        known = dict(zip(OF_CLAIMED, values[: len(OF_CLAIMED)], strict=True))
     except (Problem, ValueError):  # ValueError: a handle of another release
         return None
-    seconds_ago = max(0.0, time.time() - claimed_ms / 1000)
-    return ExecutionHandle(
-        Claimed(
-            job_id=job_id,
-            execution_id=execution_id,
-            task_name=task_name,
-            queue_name=queue_name,
-            priority=priority,
-            run_after=datetime.fromtimestamp(due_at, UTC),
-            arguments="",
-            attempt=attempt,
-            max_attempts=max_attempts,
-            crashes=crashes,
-            isolated=False,
-            unknown_seconds=unknown_seconds,
-            claimed_ms=float(claimed_ms),
-            claimed_at=time.monotonic() - seconds_ago,
-            limit_key=limit_key,
-            is_probe=is_probe,
-            batch_id=batch_id,
-            in_graph=in_graph or None,
-        ),
-        worker_id,
+    in_graph, batch_id = (*values[len(OF_CLAIMED) :], None, None)[:2]  # a handle of a job without a batch has neither
+    seconds_ago = max(0.0, time.time() - known["claimed_ms"] / 1000)
+    known |= {"claimed_ms": float(known["claimed_ms"]), "run_after": datetime.fromtimestamp(known["run_after"], UTC)}
+    claimed = Claimed(
+        **known,
+        arguments="",
+        isolated=False,
+        claimed_at=time.monotonic() - seconds_ago,
+        batch_id=batch_id,
+        in_graph=in_graph or None,
     )
+    return ExecutionHandle(claimed, worker_id)
 
 
 def _read(text: str, salt: str, token_id: int, alias: str, kind: str) -> list[Any]:

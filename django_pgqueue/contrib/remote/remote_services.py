@@ -199,14 +199,12 @@ class Extensions(RemoteService):
         self,
         client: RemoteClient,
         leases: RemoteLeases,
-        in_flight: InFlight,
         interrupt: Callable[[Iterable[int]], None],
         ask_to_cancel: Callable[[Iterable[int]], None],
     ) -> None:
         super().__init__("remote-extensions")
         self._client = client
         self._leases = leases
-        self._in_flight = in_flight
         self._interrupt = interrupt
         self._ask_to_cancel = ask_to_cancel
         self._extend_at = 0.0

@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Final
 
@@ -55,7 +55,12 @@ class RemoteWorker:
         self.in_flight = InFlight(options.concurrency)
         self.leases = RemoteLeases(self.process_state)
         self.fork_server = ForkServer(alias, self.process_state)
-        self.extensions = Extensions(client, self.leases, self.in_flight, self._interrupt, self._ask_to_cancel)
+        self.extensions = Extensions(  # the pool needs them, and they need the pool
+            client,
+            self.leases,
+            lambda execution_ids: self.pool.interrupt(execution_ids),
+            lambda execution_ids: self.pool.ask_to_cancel(execution_ids),
+        )
         self.reports = Reports(client, self.leases, alias)
         self.pool = Pool(
             Options(database=alias, concurrency=options.concurrency, isolation=options.isolation),
@@ -64,7 +69,7 @@ class RemoteWorker:
             self.fork_server,
             self.reports.hand_over,
             self.extensions,
-            self._on_free_slot,
+            lambda: self.claims.wake(),
         )
         self.claims = Claims(client, options, self.leases, self.in_flight, self.pool.submit, self.reports.hand_over)
         self._services = (self.claims, self.extensions, self.reports)
@@ -149,15 +154,6 @@ class RemoteWorker:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
-
-    def _on_free_slot(self) -> None:
-        self.claims.wake()
-
-    def _interrupt(self, execution_ids: Iterable[int]) -> None:
-        self.pool.interrupt(execution_ids)
-
-    def _ask_to_cancel(self, execution_ids: Iterable[int]) -> None:
-        self.pool.ask_to_cancel(execution_ids)
 
     def _guard_leases(self) -> None:
         """Stop all jobs if the leases cannot be extended and end soon: another worker may start them then."""

@@ -52,13 +52,9 @@ def failed(alias: str, job: Claimed, fields: Fields) -> Report:
     """Return the report of a failure, or of a job that its task has cancelled."""
     then = fields.choice("then", THEN, "retry")
     report = _report(job, Ending.CRASHED if fields.flag("crashed") else Ending.FAILED)
-    report.exception_class = storable(
-        fields.text("exception_class", most=MAX_TEXT_CHARACTERS, default=""), MAX_CLASS_CHARACTERS
-    )
-    report.error = storable(fields.text("error", most=MAX_TEXT_CHARACTERS, default=""), MAX_ERROR_CHARACTERS)
-    report.traceback = storable(
-        fields.text("traceback", most=MAX_TEXT_CHARACTERS, default=""), get_settings().MAX_TRACEBACK_BYTES
-    )
+    report.exception_class = _text(fields, "exception_class", MAX_CLASS_CHARACTERS)
+    report.error = _text(fields, "error", MAX_ERROR_CHARACTERS)
+    report.traceback = _text(fields, "traceback", get_settings().MAX_TRACEBACK_BYTES)
     if then == "cancel":
         report.ending, report.error, report.traceback = Ending.CANCELLED, report.error or CANCELLED, ""
     elif then == "retry":
@@ -77,7 +73,7 @@ def _retry_delay(alias: str, job: Claimed, report: Report, wanted_seconds: float
 
 def released(alias: str, job: Claimed, fields: Fields) -> Report:
     """Return the report of a release: at once, until later as by `Snooze`, or because the task is unknown there."""
-    reason = storable(fields.text("reason", most=MAX_TEXT_CHARACTERS, default=""), MAX_ERROR_CHARACTERS)
+    reason = _text(fields, "reason", MAX_ERROR_CHARACTERS)
     if fields.flag("unknown"):
         return unknown_here(job, reason or "the remote worker does not know the task")
     delay_seconds = fields.seconds("delay_seconds")
@@ -85,6 +81,11 @@ def released(alias: str, job: Claimed, fields: Fields) -> Report:
     report.error, report.delay_seconds = reason, delay_seconds
     report.holds_key = fields.flag("holds_key") and delay_seconds is not None
     return report
+
+
+def _text(fields: Fields, name: str, limit: int) -> str:
+    """Return a text of a request, cut to what an execution stores."""
+    return storable(fields.text(name, most=MAX_TEXT_CHARACTERS, default=""), limit)
 
 
 def _report(job: Claimed, ending: Ending) -> Report:

@@ -7,7 +7,7 @@ that PostgreSQL cannot store are refused here, with the place of the value.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from django_pgqueue.encoding.serialization import normalise
@@ -46,7 +46,7 @@ class Fields:
             return default
         if not isinstance(value, str) or len(value) > most or (default is None and not value):
             raise self._wrong(name, f"a text of {1 if default is None else 0} to {most:,} characters")
-        self._check_storable(name, value)
+        self._storable(name, value)
         return value
 
     def integer(self, name: str, low: int, high: int, default: int) -> int:
@@ -58,21 +58,18 @@ class Fields:
 
     def seconds(self, name: str, most: float = LONGEST_DELAY_SECONDS) -> float | None:
         """Return a number of seconds, 0 or more. None: it is not there."""
-        value = self._value.get(name)
-        if value is None:
-            return None
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 <= value <= most:
-            raise self._wrong(name, f"a number of seconds from 0 to {most:,.0f}")
-        return float(value)
+        return self._number(name, lambda value: 0 <= value <= most, f"a number of seconds from 0 to {most:,.0f}")
 
     def number(self, name: str) -> float | None:
         """Return a finite number. None: it is not there."""
+        return self._number(name, _is_finite, "a number")
+
+    def _number(self, name: str, is_valid: Callable[[float], bool], wanted: str) -> float | None:
         value = self._value.get(name)
         if value is None:
             return None
-        if not isinstance(value, int | float) or isinstance(value, bool) or not _is_finite(value):
-            raise self._wrong(name, "a number")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not is_valid(value):
+            raise self._wrong(name, wanted)
         return float(value)
 
     def flag(self, name: str) -> bool:
@@ -97,7 +94,7 @@ class Fields:
         for value in values:
             if not isinstance(value, str) or not 0 < len(value) <= longest:
                 raise self._wrong(name, f"a list of texts of 1 to {longest} characters")
-            self._check_storable(name, value)
+            self._storable(name, value)
         return tuple(dict.fromkeys(values))
 
     def objects(self, name: str, names: Collection[str], *, most: int) -> list[Fields]:
@@ -114,14 +111,12 @@ class Fields:
 
     def json(self, name: str) -> Any:
         """Return any JSON value, None if it is not there. PostgreSQL can store it, and Python can read it back."""
-        try:
-            return normalise(self._value.get(name), f"{name} in {self._place}", 0)
-        except ValueError as error:
-            raise invalid(str(error)) from None
+        return self._storable(name, self._value.get(name), 0)
 
-    def _check_storable(self, name: str, value: str) -> None:
+    def _storable(self, name: str, value: Any, depth: int = 1) -> Any:
+        """Return a value, normalised. Raise `Problem` if PostgreSQL cannot store it."""
         try:
-            normalise(value, f"{name} in {self._place}", 1)
+            return normalise(value, f"{name} in {self._place}", depth)
         except ValueError as error:
             raise invalid(str(error)) from None
 

@@ -48,6 +48,8 @@ FLUSH_SECONDS: Final = 1.5
 """How long the end of a process waits until Sentry has received its events. The receivers have two seconds."""
 KEPT_LIMIT: Final = 200
 """How many scopes of failed attempts a process keeps. An event without its scope has no user and no breadcrumbs."""
+OF_JOB: Final = ("job_id", "database", "execution_id", "queue_name", "attempt")
+"""What describes an attempt: attributes of its context, and arguments of the receivers."""
 CHUNK_IDS: Final = 100
 """How many ids of its jobs the context of a chunk has."""
 REPORTS: Final = ("dead", "failures")
@@ -263,15 +265,7 @@ def _filter(event: Any, hint: dict[str, Any]) -> Any:
 def describe_call(scope: Scope, context: TaskContext) -> None:
     """Describe an attempt as `describe()`, or a chunk of several jobs by the number and the first ids of its jobs."""
     if len(context.chunk) <= 1:
-        describe(
-            scope,
-            task_name=context.task_name,
-            job_id=context.job_id,
-            database=context.database,
-            execution_id=context.execution_id,
-            queue_name=context.queue_name,
-            attempt=context.attempt,
-        )
+        describe(scope, context.task_name, {name: getattr(context, name) for name in OF_JOB})
         return
     about = {"task": context.task_name, "queue": context.queue_name, "jobs": len(context.chunk)}
     job_ids = [job.job_id for job in context.chunk[:CHUNK_IDS]]
@@ -279,19 +273,10 @@ def describe_call(scope: Scope, context: TaskContext) -> None:
     _describe_task(scope, context.task_name, about)
 
 
-def describe(
-    scope: Scope,
-    *,
-    task_name: str,
-    job_id: int | None,
-    database: str,
-    execution_id: int | None,
-    queue_name: str,
-    attempt: int,
-) -> None:
+def describe(scope: Scope, task_name: str, job: Mapping[str, Any]) -> None:
     """Set the transaction's name, the tags and the context of an attempt, and hide the values of sensitive tasks."""
-    about = {"job_id": job_id, "task": task_name, "queue": queue_name, "attempt": attempt}
-    scope.set_context("job", {**about, "execution_id": execution_id, "database": database})
+    about = {"job_id": job["job_id"], "task": task_name, "queue": job["queue_name"], "attempt": job["attempt"]}
+    scope.set_context("job", {**about, "execution_id": job["execution_id"], "database": job["database"]})
     _describe_task(scope, task_name, about)
 
 
@@ -309,7 +294,6 @@ def _capture(
 ) -> None:
     """Send the event of a failure, with the scope of its attempt if this process has it."""
     event, hint = _event_of(task_name, exception, about)
-    named = {name: about[name] for name in ("job_id", "database", "execution_id", "queue_name", "attempt")}
     if kept is not None:
         if exception is not None:
             sent = [was_dead for each, was_dead in kept.sent if each is exception]
@@ -319,13 +303,13 @@ def _capture(
                 hint.pop("exc_info", None)  # otherwise Sentry drops the event as a duplicate
             kept.sent.append((exception, is_dead))
         scope = kept.isolation.fork()
-        describe(scope, task_name=task_name, **named)
+        describe(scope, task_name, about)
         with use_isolation_scope(scope), use_scope(kept.current):
             sentry_sdk.capture_event(event, hint=hint)
         return
     with sentry_sdk.isolation_scope() as scope:
         scope.clear_breadcrumbs()
-        describe(scope, task_name=task_name, **named)
+        describe(scope, task_name, about)
         sentry_sdk.capture_event(event, hint=hint)
 
 

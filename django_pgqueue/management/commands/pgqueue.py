@@ -19,53 +19,30 @@ from django_pgqueue.management.subcommands.dead_command import DEAD
 from django_pgqueue.management.subcommands.deploy_command import CHECK_DEPLOY
 from django_pgqueue.management.subcommands.doctor_command import DOCTOR
 from django_pgqueue.management.subcommands.enqueue_command import ENQUEUE
-from django_pgqueue.management.subcommands.health_command import HEALTH
 from django_pgqueue.management.subcommands.history_commands import ARCHIVE, ERASE, PRUNE
 from django_pgqueue.management.subcommands.jobs_command import JOBS
 from django_pgqueue.management.subcommands.limits_command import LIMITS
+from django_pgqueue.management.subcommands.output import Output
 from django_pgqueue.management.subcommands.queue_commands import CLEAR, DRAIN, PAUSE, RESUME
-from django_pgqueue.management.subcommands.queues_command import QUEUES
-from django_pgqueue.management.subcommands.run_command import RUN
+from django_pgqueue.management.subcommands.run_commands import HEALTH, RUN, WORKER
 from django_pgqueue.management.subcommands.schedules_command import SCHEDULES
-from django_pgqueue.management.subcommands.status_command import STATUS
+from django_pgqueue.management.subcommands.status_command import QUEUES, STATUS
 from django_pgqueue.management.subcommands.subcommand import ExitCode, Subcommand, add_subcommands
 from django_pgqueue.management.subcommands.tasks_command import TASKS
 from django_pgqueue.management.subcommands.top_command import TOP
 from django_pgqueue.management.subcommands.why_command import WHY
-from django_pgqueue.management.subcommands.worker_command import WORKER
 from django_pgqueue.management.subcommands.workers_command import WORKERS
 from django_pgqueue.management.subcommands.workflow_command import WORKFLOW
 from django_pgqueue.stats.unread import unreadable
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
-    WORKER,
-    RUN,
-    ENQUEUE,
-    STATUS,
-    TOP,
-    WHY,
-    JOBS,
-    DEAD,
-    BATCH,
-    WORKFLOW,
-    QUEUES,
-    LIMITS,
-    SCHEDULES,
-    WORKERS,
-    TASKS,
-    PAUSE,
-    RESUME,
-    DRAIN,
-    CLEAR,
-    PRUNE,
-    ARCHIVE,
-    ERASE,
-    CHECK_DEPLOY,
-    HEALTH,
-    ADOPT,
-    DOCTOR,
-    IMPORT_CELERY_BEAT,
+    *(WORKER, RUN, ENQUEUE),
+    *(STATUS, TOP, WHY, JOBS, DEAD, BATCH, WORKFLOW, QUEUES, LIMITS, SCHEDULES, WORKERS, TASKS),
+    *(PAUSE, RESUME, DRAIN, CLEAR),
+    *(PRUNE, ARCHIVE, ERASE),
+    *(CHECK_DEPLOY, HEALTH, ADOPT, DOCTOR, IMPORT_CELERY_BEAT),
 )
+"""To run jobs, to look at them, to stop queues, to remove old jobs, and for deploys. `--help` has this order."""
 
 
 class Command(BaseCommand):
@@ -84,7 +61,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         run = options.pop("run")
         try:
-            run(options, self.stdout, self.stderr)
+            run(options, Output(options, self.stdout, self.stderr))
         except BrokenPipeError:
             if not has_lost_reader():
                 raise  # it comes from another pipe

@@ -169,13 +169,13 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
         worker.health_file.write()
     except OSError as error:
         raise CommandError(f"--health-file cannot be written: {error}") from None
-    _print_lines(arguments, stdout)
+    print_job_lines(arguments, stdout)
     code = worker.run()
     discard_unwritable_output()
     return code
 
 
-def _print_lines(arguments: dict[str, Any], stdout: OutputWrapper) -> None:
+def print_job_lines(arguments: dict[str, Any], stdout: OutputWrapper) -> None:
     """Switch on the log lines of jobs, and with `-v 2` the printed ones. Nothing before this point may need them."""
     verbosity = arguments["verbosity"]
     output = cast("TextIO", stdout) if verbosity >= 2 else None

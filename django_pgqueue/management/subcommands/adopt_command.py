@@ -8,13 +8,12 @@ can be repeated.
 from __future__ import annotations
 
 import argparse
-import getpass
 import socket
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import timedelta
 from typing import Final
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 from django.db import connections
 
 from django_pgqueue.control.queues import pause_named
@@ -24,13 +23,16 @@ from django_pgqueue.ground.identity import Identity
 from django_pgqueue.lifecycle import batches as lifecycle_batches
 from django_pgqueue.lifecycle import installations, sagas, schedules, stored_calls
 from django_pgqueue.lifecycle.installations import Adopted
+from django_pgqueue.models import Job, JobBatch, JobStep, Schedule, Worker
+from django_pgqueue.models.operations_link import database_now
 from django_pgqueue.options.validation import NAME
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import Pausable, State
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.runtime.clone_guard import description
 
-from .subcommand import Options, Subcommand, UsageError, add_database, database_alias
+from .output import Output
+from .subcommand import Options, Subcommand, UsageError, add_database, database_alias, user_name
 
 REASON = "paused by pgqueue adopt"
 UNFINISHED: Final = [State.READY.value, State.WAITING.value, State.RUNNING.value]
@@ -53,22 +55,22 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_database(parser)
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
-    alias, environment = database_alias(options), _environment(options, stderr)
+def _run(options: Options, out: Output) -> None:
+    alias, environment = database_alias(options), _environment(options, out)
     with closing(connect(alias, "adopt")) as connection:
         own, recorded = installations.read_installations(connection, environment)
         foreign = [adopted for adopted in recorded if adopted.identity != own]
-        _describe(alias, own, recorded, stdout)
+        _describe(alias, own, recorded, out)
         if recorded and not foreign:
-            stdout.write("This database belongs to this installation already. Nothing was changed.")
+            out.write("This database belongs to this installation already. Nothing was changed.")
         elif options["dry_run"]:
-            stdout.write("Nothing was changed, because of --dry-run.")
+            out.write("Nothing was changed, because of --dry-run.")
         else:
             _refuse_live_database(alias, force=options["force"])
-            _adopt(connection, own, options, stdout)
+            _adopt(connection, own, options, out)
 
 
-def _environment(options: Options, stderr: OutputWrapper) -> str:
+def _environment(options: Options, out: Output) -> str:
     configured = get_settings().ENVIRONMENT
     environment = options["environment"]
     if environment is None or environment == configured:
@@ -77,40 +79,35 @@ def _environment(options: Options, stderr: OutputWrapper) -> str:
         raise UsageError(
             f"Invalid --environment {environment!r}: use at most 100 of the characters A-Z a-z 0-9 _ . : -"
         )
-    stderr.write(
+    out.stderr.write(
         f"Warning: PGQUEUE['ENVIRONMENT'] is {configured!r}, so workers with these settings will not work on an "
         f"environment {environment!r}."
     )
     return str(environment)
 
 
-def _describe(alias: str, own: Identity, recorded: list[Adopted], stdout: OutputWrapper) -> None:
+def _describe(alias: str, own: Identity, recorded: list[Adopted], out: Output) -> None:
     """Print whose the database is, and what it contains."""
-    from django_pgqueue.models import Job, JobBatch, JobStep, Schedule  # models need the loaded apps
-
     if not recorded:
-        stdout.write(f"Database {alias!r}: no worker has worked on it.")
+        out.write(f"Database {alias!r}: no worker has worked on it.")
     for adopted in recorded:
         if adopted.identity != own:
-            stdout.write(f"Database {alias!r} belongs to another installation: {in_line(description(adopted, own))}.")
+            out.write(f"Database {alias!r} belongs to another installation: {in_line(description(adopted, own))}.")
     jobs = Job.objects.using(alias)
     batches, steps = JobBatch.objects.using(alias), JobStep.objects.using(alias)
     due = jobs.due().count()
-    stdout.write(f"{due:>10,}  jobs that are due")
-    stdout.write(f"{jobs.ready().count() - due:>10,}  jobs that are due later")
-    stdout.write(f"{jobs.waiting().count():>10,}  jobs of workflows that wait for other jobs")
-    stdout.write(f"{jobs.running().count():>10,}  running jobs")
-    stdout.write(f"{batches.filter(succeeded_at__isnull=True).count():>10,}  batches that have not succeeded")
-    stdout.write(f"{steps.filter(compensation__isnull=False).count():>10,}  steps that can be undone")
-    stdout.write(f"{Schedule.objects.using(alias).filter(enabled=True).count():>10,}  schedules")
-    stdout.write(f"{_workers_alive(alias):>10,}  workers with a recent heartbeat")
+    out.write(f"{due:>10,}  jobs that are due")
+    out.write(f"{jobs.ready().count() - due:>10,}  jobs that are due later")
+    out.write(f"{jobs.waiting().count():>10,}  jobs of workflows that wait for other jobs")
+    out.write(f"{jobs.running().count():>10,}  running jobs")
+    out.write(f"{batches.filter(succeeded_at__isnull=True).count():>10,}  batches that have not succeeded")
+    out.write(f"{steps.filter(compensation__isnull=False).count():>10,}  steps that can be undone")
+    out.write(f"{Schedule.objects.using(alias).filter(enabled=True).count():>10,}  schedules")
+    out.write(f"{_workers_alive(alias):>10,}  workers with a recent heartbeat")
 
 
 def _workers_alive(alias: str) -> int:
     """Return how many workers have sent a heartbeat in the last two leases, in which they record at least one."""
-    from django_pgqueue.models import Worker
-    from django_pgqueue.models.operations_link import database_now
-
     since = database_now(timedelta(seconds=2 * get_settings().LEASE))
     return Worker.objects.using(alias).filter(stopped_at__isnull=True, last_heartbeat_at__gt=since).count()
 
@@ -125,23 +122,23 @@ def _refuse_live_database(alias: str, *, force: bool) -> None:
         )
 
 
-def _adopt(connection: EngineConnection, own: Identity, options: Options, stdout: OutputWrapper) -> None:
-    by = _by()
+def _adopt(connection: EngineConnection, own: Identity, options: Options, out: Output) -> None:
+    by = f"{user_name() or 'unknown'} on {socket.gethostname()}"[:150]
     if options["cancel_waiting"]:
-        _forget_calls(connection, stdout)  # first, because the ends of the cancelled jobs would enqueue them
-        stdout.write(f"Cancelled {_cancel_jobs(connection.alias):,} jobs.")
+        _forget_calls(connection, out)  # first, because the ends of the cancelled jobs would enqueue them
+        out.write(f"Cancelled {_cancel_jobs(connection.alias):,} jobs.")
     if options["pause"]:
-        stdout.write(f"Paused the queues {in_line(', '.join(_pause_queues(connection, by)))}.")
+        out.write(f"Paused the queues {in_line(', '.join(_pause_queues(connection, by)))}.")
     if options["cancel_waiting"] or options["pause"]:
-        stdout.write(f"Paused {_pause_schedules(connection.alias):,} schedules.")
+        out.write(f"Paused {_pause_schedules(connection.alias):,} schedules.")
     installations.adopt(connection, own, by)
-    stdout.write(
+    out.write(
         f"Adopted the database {connection.alias!r} for the environment {own.environment!r}. "
         f"Workers that wait for this begin within a few seconds."
     )
 
 
-def _forget_calls(connection: EngineConnection, stdout: OutputWrapper) -> None:
+def _forget_calls(connection: EngineConnection, out: Output) -> None:
     """Remove the callbacks of batches and the compensations of steps that could still be enqueued.
 
     Without any, no privilege to change them is needed.
@@ -149,13 +146,11 @@ def _forget_calls(connection: EngineConnection, stdout: OutputWrapper) -> None:
     if stored_calls.queues_of_calls(connection):
         callbacks = lifecycle_batches.forget_callbacks(connection)
         compensations = sagas.forget_compensations(connection)
-        stdout.write(f"Removed {callbacks:,} callbacks of batches and {compensations:,} compensations of steps.")
+        out.write(f"Removed {callbacks:,} callbacks of batches and {compensations:,} compensations of steps.")
 
 
 def _cancel_jobs(alias: str) -> int:
     """Cancel all waiting jobs, and request the cancellation of running ones, whose rescue then ends them."""
-    from django_pgqueue.models import Job
-
     unfinished = Job.objects.using(alias).filter(state__in=UNFINISHED)
     return unfinished.cancel()
 
@@ -166,8 +161,6 @@ def _pause_queues(connection: EngineConnection, by: str) -> list[str]:
     Callbacks of batches and compensations of steps name queues too: their jobs are enqueued later.
     A queue that appears later has only jobs that this installation has enqueued.
     """
-    from django_pgqueue.models import Job, Schedule
-
     alias = connection.alias
     unfinished = Job.objects.using(alias).filter(state__in=UNFINISHED)
     names = set(unfinished.values_list("queue_name", flat=True).distinct())
@@ -182,18 +175,8 @@ def _pause_queues(connection: EngineConnection, by: str) -> list[str]:
 
 def _pause_schedules(alias: str) -> int:
     """Pause every schedule, because each would otherwise fire at once for the ticks since the dump."""
-    from django_pgqueue.models import Schedule
-
     enabled = Schedule.objects.using(alias).filter(enabled=True).values_list("pk", flat=True)
     return sum(schedules.pause_schedule(connections[alias], schedule_id) for schedule_id in enabled)
-
-
-def _by() -> str:
-    """Return the user and the host, as far as they have names."""
-    user = "unknown"
-    with suppress(KeyError, OSError):  # the user id has no name, as in some containers
-        user = getpass.getuser()
-    return f"{user} on {socket.gethostname()}"[:150]
 
 
 ADOPT = Subcommand(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from django.core.management.base import OutputWrapper
 from django.db.models.functions import Left
 
 from django_pgqueue.composed.batches import Batch
@@ -14,39 +13,50 @@ from django_pgqueue.models import JobBatch
 from django_pgqueue.models.batch_states import CONDITIONS, FAILED, stage_of, word_of
 from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts
 
-from .output import Column, add_json, date_of, write_json, write_summary, write_table
-from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
+from .output import Column, Output, date_of
+from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, add_json, add_reading, database_alias
 
 BLOCKED: Final = "No job is ready or running. Waiting jobs depend on failed ones: retry those, or cancel the rest."
 
 
 TIMES: Final = ("created_at", "closed_at", "failed_at", "completed_at", "succeeded_at")
 CALLBACKS: Final = ("on_success", "on_complete", "on_failure")
-
-
 COUNTED: Final = 10_000
 """Jobs of each batch and state that the list counts at most."""
 MOST: Final = 1_000
 DESCRIPTION_SHOWN: Final = 200
-COLUMNS: Final = (
-    Column("batch", is_number=True),
-    Column("state", is_state=True),
-    Column("created"),
-    Column("jobs"),
-    Column("description", is_flexible=True),
-)
 STATE_COUNTS: Final = ("succeeded", "dead", "cancelled", "running", "ready", "waiting")
+
+
+class ListedBatch(NamedTuple):
+    """A batch of the list, with the number of its jobs."""
+
+    batch: Any
+    counts: BatchCounts
+
+    def jobs(self) -> str:
+        """Return how many jobs are in each state."""
+        counts = {state: getattr(self.counts, state) for state in STATE_COUNTS}
+        return ", ".join(f"{count} {state}" for state, count in counts.items() if count.value) or "no jobs"
+
+
+COLUMNS: Final = (
+    Column("batch", lambda each: str(each.batch.pk), is_number=True),
+    Column("state", lambda each: state_of(each.batch), is_state=True),
+    Column("created", lambda each: date_of(each.batch.created_at)),
+    Column("jobs", ListedBatch.jobs),
+    Column("description", lambda each: each.batch.text, is_flexible=True),
+)
 
 
 def _add_list_arguments(parser: ArgumentParser) -> None:
     states = ", ".join(CONDITIONS)
     parser.add_argument("--state", choices=CONDITIONS, metavar="STATE", help=f"Batches in this state: {states}.")
     parser.add_argument("--limit", type=int, default=50, metavar="N", help="Batches to print at most. Default: 50.")
-    add_database(parser)
-    add_json(parser)
+    add_reading(parser)
 
 
-def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _list(options: Options, out: Output) -> None:
     alias, limit = database_alias(options), options["limit"]
     if not 1 <= limit <= MOST:
         raise UsageError(f"Invalid --limit {limit}: use a number from 1 to {MOST:,}.")
@@ -55,19 +65,11 @@ def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> Non
     found = list(rows.annotate(text=Left("description", DESCRIPTION_SHOWN)).order_by("-pk")[: limit + 1])
     batches = found[:limit]
     counts = batch_counts([batch.pk for batch in batches], COUNTED, alias) if batches else {}
-    if options["json"]:
-        listed = [_listed(batch, counts[batch.pk]) for batch in batches]
-        write_json(stdout, {"batches": listed, "has_more": len(found) > limit})
-        return
-    if batches:
-        write_table(stdout, options, COLUMNS, [_cells(batch, counts[batch.pk]) for batch in batches])
-    more = " There are more: pass --limit." if len(found) > limit else ""
-    write_summary(stderr, f"{len(batches):,} {'batch' if len(batches) == 1 else 'batches'}.{more}")
-
-
-def _cells(batch: Any, counts: BatchCounts) -> tuple[object, ...]:
-    figures = [f"{getattr(counts, state)} {state}" for state in STATE_COUNTS if getattr(counts, state).value]
-    return (str(batch.pk), state_of(batch), date_of(batch.created_at), ", ".join(figures) or "no jobs", batch.text)
+    listed = [ListedBatch(batch, counts[batch.pk]) for batch in batches]
+    has_more = len(found) > limit
+    number = f"{len(batches):,} {'batch' if len(batches) == 1 else 'batches'}"
+    summary = f"{number}.{' There are more: pass --limit.' if has_more else ''}"
+    out.listing("batches", COLUMNS, listed, summary, _as_json, has_more=has_more)
 
 
 def state_of(batch: JobBatch) -> str:
@@ -76,8 +78,9 @@ def state_of(batch: JobBatch) -> str:
     return f"{word}, {stage_of(batch)}" if word == FAILED else word
 
 
-def _listed(batch: Any, counts: BatchCounts) -> dict[str, Any]:
+def _as_json(listed: ListedBatch) -> dict[str, Any]:
     """Return a batch with the documented keys."""
+    batch, counts = listed
     return {
         "batch_id": batch.pk,
         "description": batch.text,
@@ -135,23 +138,23 @@ def _note(batch: Batch) -> str:
     return ""
 
 
-def _show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _show(options: Options, out: Output) -> None:
     batch = _batch(options)
     document = _document(batch)
-    if options["json"]:
-        write_json(stdout, document)
+    if out.is_json:
+        out.json(document)
         return
     for name, value in document.items():
         if value not in (None, "", []):
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            stdout.write(f"{name:<13} {in_line(text)}")
+            out.write(f"{name:<13} {in_line(text)}")
     if note := _note(batch):
-        stdout.write(note)
+        out.write(note)
 
 
-def _close(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _close(options: Options, out: Output) -> None:
     closed = _batch(options).close()
-    stdout.write("Closed: it completes when its last job has ended." if closed else "Nothing to do: it is closed.")
+    out.write("Closed: it completes when its last job has ended." if closed else "Nothing to do: it is closed.")
 
 
 BATCH: Final = Subcommand(

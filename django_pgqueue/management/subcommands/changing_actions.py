@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 from django.db import connections
 
 from django_pgqueue import acts, queues
@@ -27,7 +27,7 @@ from django_pgqueue.states import Seen, State
 from .filter_options import add_filters, described, filters_of
 from .filter_options import given_filters as given
 from .job_rows import SeenJob, read_seen
-from .output import counted
+from .output import Output, counted
 from .paced_changes import AfterBatch, change_all
 from .subcommand import (
     NotFound,
@@ -91,17 +91,17 @@ def _add_arguments(words: Sequence[str], parser: ArgumentParser) -> None:
     add_change_options(parser)
 
 
-def _run(action: JobAction, options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(action: JobAction, options: Options, out: Output) -> None:
     if not options["ids"] and not given(options):
         raise UsageError("Pass the ids of jobs, or at least one filter such as --state, --queue or --task.")
-    run_action(action, filters_of(options, ids=options["ids"], words=action.default_words(options)), options, stdout)
+    run_action(action, filters_of(options, ids=options["ids"], words=action.default_words(options)), options, out)
 
 
 def run_action(
     action: JobAction,
     filters: Filters,
     options: Options,
-    stdout: OutputWrapper,
+    out: Output,
     after_batch: AfterBatch | None = None,
 ) -> None:
     """Find the jobs, show them, ask, and change them. `after_batch` is called after each batch.
@@ -120,11 +120,11 @@ def run_action(
         raise NotFound(f"Job {missing[0]} does not exist in the database {filters.alias!r}.")
     states = {STATE_OF[word] for word in filters.words}
     fitting = [job for job in jobs if job.state in states and not (action is CANCEL_ACTION and job.cancel_requested_at)]
-    _preview(action, fitting, jobs, stdout)
+    _preview(action, fitting, jobs, out)
     if found.has_more:
-        stdout.write(f"More jobs meet the filters. Repeat the command after the first {counted(options['limit'])}.")
+        out.write(f"More jobs meet the filters. Repeat the command after the first {counted(options['limit'])}.")
     if found.scope:
-        stdout.write(f"The search was limited: {found.scope}.")
+        out.write(f"The search was limited: {found.scope}.")
     if not fitting and filters.ids:
         raise CommandError("Nothing was changed.")
     if options["dry_run"] or not fitting:
@@ -145,22 +145,22 @@ def run_action(
     )
     seen = {job.pk: Seen(job.state, job.finished_at, job.run_after) for job in fitting}
     changes = ActRun(connections[filters.alias], action.act, seen, audit, change_options)
-    change_all(action.done, changes, audit, stdout, options["rate"], after_batch or (lambda job_ids: None))
+    change_all(action.done, changes, audit, out, options["rate"], after_batch or (lambda job_ids: None))
 
 
-def _preview(action: JobAction, fitting: Sequence[SeenJob], jobs: Sequence[SeenJob], stdout: OutputWrapper) -> None:
+def _preview(action: JobAction, fitting: Sequence[SeenJob], jobs: Sequence[SeenJob], out: Output) -> None:
     """Print how many jobs would change, by task and state, some of their ids, and what is left out and why."""
-    stdout.write(f"{counted(len(fitting))} to {action.name}{':' if fitting else '.'}")
+    out.write(f"{counted(len(fitting))} to {action.name}{':' if fitting else '.'}")
     groups = Counter((job.task_name, job.state) for job in fitting).most_common()
     for (task_name, state), count in groups[:SHOWN_GROUPS]:
         ids = [str(job.pk) for job in fitting if (job.task_name, job.state) == (task_name, state)][: SHOWN_IDS + 1]
         shown = ", ".join(ids[:SHOWN_IDS]) + (", …" if len(ids) > SHOWN_IDS else "")
-        stdout.write(f"{count:>10,}  {state:<10}{in_line(task_name)} (id {shown})")
+        out.write(f"{count:>10,}  {state:<10}{in_line(task_name)} (id {shown})")
     if len(groups) > SHOWN_GROUPS:
-        stdout.write(f"            and {counted(len(groups) - SHOWN_GROUPS, 'more task')}")
+        out.write(f"            and {counted(len(groups) - SHOWN_GROUPS, 'more task')}")
     chosen = {job.pk for job in fitting}
     for state, count in Counter(job.state for job in jobs if job.pk not in chosen).items():
-        stdout.write(f"{counted(count)} left out: {_why_left_out(action, state)}.")
+        out.write(f"{counted(count)} left out: {_why_left_out(action, state)}.")
 
 
 def _why_left_out(action: JobAction, state: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final
 
-from django.core.management.base import OutputWrapper
 from django.db.models import Count, Max, Min, OuterRef, Subquery
 
 from django_pgqueue.display import in_line
@@ -16,17 +16,17 @@ from django_pgqueue.states import ActOutcome, Outcome, State
 
 from .changing_actions import RETRY_ACTION, add_change_options, run_action
 from .filter_options import add_filters, filters_of, given_filters
-from .output import Column, add_json, counted, date_of, write_json, write_summary, write_table
+from .output import Column, Output, counted, date_of
 from .paced_changes import Stop
-from .subcommand import Options, Subcommand, UsageError, add_database
+from .subcommand import Options, Subcommand, UsageError, add_reading
 
 COLUMNS: Final = (
-    Column("jobs", is_number=True),
-    Column("task", is_flexible=True, keeps_end=True),
-    Column("error", is_flexible=True),
-    Column("first died"),
-    Column("last died"),
-    Column("example", is_number=True),
+    Column("jobs", itemgetter("jobs"), is_number=True),
+    Column("task", itemgetter("task_name"), is_flexible=True, keeps_end=True),
+    Column("error", itemgetter("latest_error"), is_flexible=True),
+    Column("first died", lambda group: date_of(group["first"])),
+    Column("last died", lambda group: date_of(group["last"])),
+    Column("example", lambda group: str(group["example"]), is_number=True),
 )
 CAREFUL_RATE: Final = 10.0
 """Jobs per second with `--stop-on-failure`, so that the first failures come before all jobs are retried."""
@@ -36,24 +36,19 @@ WATCHED: Final = 10_000
 
 def _add_list(parser: ArgumentParser) -> None:
     add_filters(parser, ())
-    add_database(parser)
-    add_json(parser)
+    add_reading(parser)
 
 
-def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _list(options: Options, out: Output) -> None:
     filters = filters_of(options, words=(State.DEAD,))
     [found] = ranges(filters)
     dead = meeting(filters, found).order_by().values("task_name", "latest_error")
     totals = {"jobs": Count("pk"), "first": Min("finished_at"), "last": Max("finished_at"), "example": Max("pk")}
     groups = list(dead.annotate(**totals).order_by("-jobs", "task_name", "latest_error"))
     scope = f"among {label_of(found)}" if is_cut(found) else ""
-    if options["json"]:
-        write_json(stdout, {"groups": [_as_json(group) for group in groups], "searched": scope or "all"})
-        return
-    if groups:
-        write_table(stdout, options, COLUMNS, [_cells(group) for group in groups])
     total = counted(sum(group["jobs"] for group in groups), "dead job")
-    write_summary(stderr, f"{total}{', ' if scope else ''}{scope}.")
+    summary = f"{total}{', ' if scope else ''}{scope}."
+    out.listing("groups", COLUMNS, groups, summary, _as_json, searched=scope or "all")
 
 
 def _as_json(group: dict[str, Any]) -> dict[str, Any]:
@@ -67,14 +62,6 @@ def _as_json(group: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _cells(group: dict[str, Any]) -> tuple[Any, ...]:
-    times = (date_of(group["first"]), date_of(group["last"]))
-    return (group["jobs"], group["task_name"], group["latest_error"] or "", *times, str(group["example"]))
-
-
-# ---------------------------------------------------------------------------- retry
-
-
 def _add_retry(parser: ArgumentParser) -> None:
     add_filters(parser, ())
     add_change_options(parser)
@@ -85,15 +72,15 @@ def _add_retry(parser: ArgumentParser) -> None:
     )
 
 
-def _retry(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _retry(options: Options, out: Output) -> None:
     if not given_filters(options):
         raise UsageError("Pass at least one filter, such as --task or --error. `dead list` shows the groups.")
     filters = filters_of(options, words=(State.DEAD,))
     if options["stop_on_failure"]:
         rate = options["rate"] or CAREFUL_RATE
-        run_action(RETRY_ACTION, filters, {**options, "rate": rate}, stdout, Watch(filters.alias))
+        run_action(RETRY_ACTION, filters, {**options, "rate": rate}, out, Watch(filters.alias))
     else:
-        run_action(RETRY_ACTION, filters, options, stdout)
+        run_action(RETRY_ACTION, filters, options, out)
 
 
 class Watch:

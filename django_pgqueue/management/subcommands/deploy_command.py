@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 
 from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.deploys import signature_lock, stored
 from django_pgqueue.display import in_line
 from django_pgqueue.tasks import registry
 
-from .subcommand import ExitCode, Options, Subcommand, UsageError, add_database, database_alias
+from .output import Output, counted
+from .subcommand import ExitCode, Options, Subcommand, UsageError, add_database, add_json, database_alias
 
 LIMIT: Final = 100_000
 
@@ -28,32 +30,32 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--lock", metavar="FILE", help="Compare the code with a lock file, without the database.")
     parser.add_argument("--write-lock", metavar="FILE", help="Write the signatures of all tasks to a lock file.")
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    add_json(parser)
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     if options["lock"] and options["write_lock"]:
         raise UsageError("Pass either --lock or --write-lock: the written file would always equal the code.")
     if options["limit"] < 1:
         raise UsageError(f"Invalid --limit {options['limit']}: pass a number of jobs from 1 up.")
     if options["write_lock"]:
-        _write_lock(Path(options["write_lock"]), stdout)
+        _write_lock(Path(options["write_lock"]), out)
     elif options["lock"]:
-        _check_lock(Path(options["lock"]), options, stdout)
+        _check_lock(Path(options["lock"]), options, out)
     else:
-        _check_database(options, stdout)
+        _check_database(options, out)
 
 
-def _write_lock(path: Path, stdout: OutputWrapper) -> None:
+def _write_lock(path: Path, out: Output) -> None:
     locks = signature_lock.locks_of(registry.all_tasks())
     try:
         path.write_text(signature_lock.dump(locks), encoding="utf-8")
     except OSError as error:
         raise CommandError(f"--write-lock {path} cannot be written: {error.strerror}.") from None
-    stdout.write(f"Wrote the signatures of {_count(len(locks), 'task')} to {path}.")
+    out.write(f"Wrote the signatures of {counted(len(locks), 'task')} to {path}.")
 
 
-def _check_lock(path: Path, options: Options, stdout: OutputWrapper) -> None:
+def _check_lock(path: Path, options: Options, out: Output) -> None:
     try:
         old = signature_lock.load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -61,27 +63,20 @@ def _check_lock(path: Path, options: Options, stdout: OutputWrapper) -> None:
     except ValueError as error:
         raise UsageError(f"--lock {path} cannot be used: {error}.") from None
     changes = signature_lock.changes(old, signature_lock.locks_of(registry.all_tasks()))
-    lines = [("warning" if change.is_warning else "error", change.text) for change in changes]
-    looked_at = f"Compared {_count(len(old), 'task')} of {path} with the code."
-    document = {"lock": {"file": str(path), "tasks": len(old)}, "findings": [change.as_json() for change in changes]}
-    _finish(lines, looked_at, document, options, stdout)
+    looked_at = f"Compared {counted(len(old), 'task')} of {path} with the code."
+    document = {"lock": {"file": str(path), "tasks": len(old)}, "findings": [each.as_json() for each in changes]}
+    _finish(looked_at, document, options, out)
 
 
-def _check_database(options: Options, stdout: OutputWrapper) -> None:
+def _check_database(options: Options, out: Output) -> None:
     alias = database_alias(options)
-    connection = connect(alias, "check-deploy")
-    try:
+    with closing(connect(alias, "check-deploy")) as connection:
         checked = stored.check(connection, options["limit"])
-    finally:
-        connection.close()
-    findings = checked.findings.sorted()
-    lines = [("warning" if finding.is_warning else "error", str(finding)) for finding in findings]
-    jobs = f"{'all' if checked.is_complete else 'the first'} {_count(checked.jobs, 'waiting or running job')}"
-    dead = f"{'all' if checked.is_complete_dead else 'the newest'} {_count(checked.dead_jobs, 'dead job')}"
-    others = [("schedule", checked.schedules), ("callback", checked.callbacks)]
-    counted = ", ".join(_count(number, noun) for noun, number in others)
-    compensations = _count(checked.compensations, "compensation")
-    looked_at = f"Looked at {jobs}, {dead}, {counted} and {compensations} in the database {alias!r}."
+    jobs = f"{'all' if checked.is_complete else 'the first'} {counted(checked.jobs, 'waiting or running job')}"
+    dead = f"{'all' if checked.is_complete_dead else 'the newest'} {counted(checked.dead_jobs, 'dead job')}"
+    schedules, callbacks = counted(checked.schedules, "schedule"), counted(checked.callbacks, "callback")
+    compensations = counted(checked.compensations, "compensation")
+    looked_at = f"Looked at {jobs}, {dead}, {schedules}, {callbacks} and {compensations} in the database {alias!r}."
     counts: dict[str, Any] = {
         "jobs": checked.jobs,
         "jobs_complete": checked.is_complete,
@@ -91,30 +86,28 @@ def _check_database(options: Options, stdout: OutputWrapper) -> None:
         "callbacks": checked.callbacks,
         "compensations": checked.compensations,
     }
-    document = {"database": alias, "looked_at": counts, "findings": [finding.as_json() for finding in findings]}
-    _finish(lines, looked_at, document, options, stdout)
+    document = {
+        "database": alias,
+        "looked_at": counts,
+        "findings": [each.as_json() for each in checked.findings.sorted()],
+    }
+    _finish(looked_at, document, options, out)
 
 
-def _finish(
-    lines: list[tuple[str, str]], looked_at: str, document: dict[str, Any], options: Options, stdout: OutputWrapper
-) -> None:
+def _finish(looked_at: str, document: dict[str, Any], options: Options, out: Output) -> None:
     """Print what was found, and exit with 1 if there is an error, or with `--strict` a warning."""
-    errors = sum(level == "error" for level, _ in lines)
-    is_ok = not (lines if options["strict"] else errors)
-    if options["json"]:
-        stdout.write(json.dumps({"ok": is_ok, **document}))
+    findings = document["findings"]
+    errors = sum(each["level"] == "error" for each in findings)
+    is_ok = not (findings if options["strict"] else errors)
+    if out.is_json:
+        out.write(json.dumps({"ok": is_ok, **document}))
     else:
-        for level, text in lines:
-            stdout.write(f"{level}: {in_line(text)}")
-        stdout.write(looked_at)
-        counts = f"{_count(errors, 'error')}, {_count(len(lines) - errors, 'warning')}."
-        stdout.write(counts if lines else "The new code fits.")
+        out.write_lines(f"{each['level']}: {in_line(each['text'])}" for each in findings)
+        out.write(looked_at)
+        counts = f"{counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}."
+        out.write(counts if findings else "The new code fits.")
     if not is_ok:
         sys.exit(ExitCode.FAILED)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 CHECK_DEPLOY = Subcommand(

@@ -9,20 +9,19 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from django.core.management.base import OutputWrapper
-
 from django_pgqueue.display import in_line
 from django_pgqueue.doctor import Finding, Level, examine
 from django_pgqueue.doctor.findings import counted
 
-from .subcommand import ExitCode, Options, Subcommand, add_databases, database_aliases
+from .output import Output
+from .subcommand import ExitCode, Options, Subcommand, add_databases, add_json, database_aliases
 
 INDENT: Final = 9
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
     add_databases(parser)
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    add_json(parser)
     parser.add_argument(
         "--fail-on",
         choices=[Level.WARNING.value, Level.ERROR.value],
@@ -31,16 +30,16 @@ def _add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     found = {alias: examine(alias) for alias in database_aliases(options)}
-    if options["json"]:
+    if out.is_json:
         documents = {alias: _document(alias, findings) for alias, findings in found.items()}
         [document] = [{"databases": documents}] if options["all_databases"] else documents.values()
-        stdout.write(json.dumps(document, indent=2, default=str))
+        out.write(json.dumps(document, indent=2, default=str))
     else:
         for alias, findings in found.items():
             heading = f"Database {alias!r}\n" if options["all_databases"] else ""
-            stdout.write(f"{heading}{_as_text(findings)}")
+            out.write(f"{heading}{_as_text(findings)}")
     least = Level(options["fail_on"])
     if any(finding.level.is_at_least(least) for findings in found.values() for finding in findings):
         sys.exit(ExitCode.FAILED)

@@ -12,14 +12,14 @@ from difflib import get_close_matches
 from typing import Any
 
 from django.core.exceptions import ObjectDoesNotExist
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 
 from django_pgqueue.exceptions import Cancel, Dead, DuplicateJob, InvalidTask
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.stored_values import DoesNotFit, decoded
 
-from .output import date_of
+from .output import Output, date_of
 from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
 from .times import time_of
 
@@ -39,7 +39,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_database(parser, "Database of the job. Default: the task's, or chosen by the routers.")
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     args, kwargs = _parsed("--args", options["call_args"], list), _parsed("--kwargs", options["call_kwargs"], dict)
     try:
         task = _task(options)
@@ -48,7 +48,7 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
             args, kwargs = decoded(task, task.plan, args, kwargs, alias)
         if options["dry_run"]:
             task.prepare_insert(args, kwargs)
-            stdout.write(f"The call fits {task.name}. No job was added.")
+            out.write(f"The call fits {task.name}. No job was added.")
             return
         job = task.enqueue(*args, **kwargs)
         if task.adapter is not None and not job.is_duplicate:
@@ -58,10 +58,10 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
     except DuplicateJob as error:
         raise CommandError(str(error)) from None
     if job.is_duplicate:
-        stdout.write(f"No job was added: job {job.pk} has the unique key.")
+        out.write(f"No job was added: job {job.pk} has the unique key.")
     else:
         due = f"due at {date_of(job.run_after)}" if options["run_after"] else "due now"
-        stdout.write(f"Enqueued job {job.pk} ({job.task_name}) in the queue {job.queue_name}, {due}.")
+        out.write(f"Enqueued job {job.pk} ({job.task_name}) in the queue {job.queue_name}, {due}.")
 
 
 def _task(options: Options) -> Task[..., Any]:

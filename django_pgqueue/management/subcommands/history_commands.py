@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 from django.db import connections
 
 from django_pgqueue import history
@@ -18,6 +19,7 @@ from django_pgqueue.history.finished_pages import Choice, finished_states, names
 from django_pgqueue.states import FINISHED
 from django_pgqueue.worker.maintenance.pruner import Pruner, kinds
 
+from .output import Output
 from .subcommand import (
     ExitCode,
     NotFound,
@@ -73,22 +75,17 @@ def _add_erase(parser: argparse.ArgumentParser) -> None:
     _add_filters(parser)
 
 
-def _archive(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _archive(options: Options, out: Output) -> None:
     older_than = duration_of("--older-than", options["older_than"])
     states = options["state"] or history.ARCHIVED_STATES
     alias = database_alias(options)
     for warning in _pruned_before(older_than, states):
-        stderr.write(f"Warning: {warning}")
+        out.stderr.write(f"Warning: {warning}")
     if options["dry_run"]:
         count = _count(options, alias, states, older_than_seconds=older_than.total_seconds())
-        stdout.write(f"{count:,} jobs would be archived.")
+        out.write(f"{count:,} jobs would be archived.")
         return
-    done = 0
-
-    def on_batch(count: int) -> None:
-        nonlocal done
-        done = count
-
+    done = [0]
     try:
         archived = history.archive(
             older_than=older_than,
@@ -98,22 +95,24 @@ def _archive(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> 
             queues=options["queue"],
             rate=options["rate"],
             database=alias,
-            on_batch=on_batch,
+            on_batch=done.append,
         )
     except KeyboardInterrupt:
-        raise CommandError(f"Stopped. {done:,} jobs are archived. Run the command again to archive the rest.") from None
+        raise CommandError(
+            f"Stopped. {done[-1]:,} jobs are archived. Run the command again to archive the rest."
+        ) from None
     if archived.resumed:
-        stdout.write(f"Removed {archived.resumed:,} jobs that an interrupted run has written to {options['file']}.")
-    stdout.write(f"Archived {archived.archived:,} jobs in {options['file'] or 'pgqueue_archived_job'}.")
-    _write_left(archived, stdout)
+        out.write(f"Removed {archived.resumed:,} jobs that an interrupted run has written to {options['file']}.")
+    out.write(f"Archived {archived.archived:,} jobs in {options['file'] or 'pgqueue_archived_job'}.")
+    _write_left(archived, out)
 
 
-def _write_left(result: history.Archived | history.Erased, stdout: OutputWrapper) -> None:
+def _write_left(result: history.Archived | history.Erased, out: Output) -> None:
     """Print how many jobs were left, and why."""
     if result.needed:
-        stdout.write(f"{result.needed:,} jobs stay as they are, because unfinished work needs them.")
+        out.write(f"{result.needed:,} jobs stay as they are, because unfinished work needs them.")
     if left := result.left - result.needed:
-        stdout.write(f"{left:,} jobs were locked or have changed: run the command again.")
+        out.write(f"{left:,} jobs were locked or have changed: run the command again.")
 
 
 def _pruned_before(older_than: timedelta, states: Any) -> Iterator[str]:
@@ -137,7 +136,7 @@ def _count(options: Options, alias: str, states: Any, **bounds: Any) -> int:
     return sum(len(page) for page in choice.pages(connections[alias], PAGE))
 
 
-def _erase(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _erase(options: Options, out: Output) -> None:
     before = options["before"] and time_of("--before", options["before"])
     before = datetime.now(UTC) - before if isinstance(before, timedelta) else before
     alias = database_alias(options)
@@ -145,7 +144,7 @@ def _erase(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> No
     if options["dry_run"]:
         bounds = {"before": before} if before else {}
         count = len(options["job"]) or _count(options, alias, FINISHED, **bounds)
-        stdout.write(f"The {', '.join(chosen)} of {count:,} jobs would be erased.")
+        out.write(f"The {', '.join(chosen)} of {count:,} jobs would be erased.")
         return
     if not options["yes"]:
         question = f"Erase the {', '.join(chosen)} of these jobs? This cannot be undone."
@@ -166,14 +165,14 @@ def _erase(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> No
         raise CommandError(
             "Stopped. The newest entry of pgqueue_audit has the number of jobs. Run the command again for the rest."
         ) from None
-    stdout.write(f"Erased the {', '.join(chosen)} of {erased.erased:,} jobs. Audit entry {erased.audit_id}.")
+    out.write(f"Erased the {', '.join(chosen)} of {erased.erased:,} jobs. Audit entry {erased.audit_id}.")
     if erased.missing:
         raise NotFound(f"These jobs do not exist: {', '.join(map(str, erased.missing))}.")
     if erased.unfinished:
         raise CommandError(
             f"These jobs have not finished: {', '.join(map(str, erased.unfinished))}. Cancel them first."
         )
-    _write_left(erased, stdout)
+    _write_left(erased, out)
     if erased.left:
         sys.exit(ExitCode.FAILED)
 
@@ -189,20 +188,17 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="Print what would be deleted, and delete nothing.")
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
-    connection = connect(database_alias(options), "prune")
-    try:
+def _run(options: Options, out: Output) -> None:
+    with closing(connect(database_alias(options), "prune")) as connection:
         if not options["dry_run"]:
             deleted = Pruner().prune(connection)
-            stdout.write(f"Deleted {deleted:,} finished jobs.")
+            out.write(f"Deleted {deleted:,} finished jobs.")
         found = Pruner().count(connection)
         if options["dry_run"]:
             for (task_name, state), (count, _) in found.items():
-                stdout.write(f"{count:>10,}  {state:<10} {in_line(task_name or 'all other tasks')}")
+                out.write(f"{count:>10,}  {state:<10} {in_line(task_name or 'all other tasks')}")
         if kept := sum(each.kept for each in found.values()):
-            stdout.write(f"{kept:,} jobs past their retention stay, because unfinished work needs them.")
-    finally:
-        connection.close()
+            out.write(f"{kept:,} jobs past their retention stay, because unfinished work needs them.")
 
 
 PRUNE = Subcommand("prune", "Delete finished jobs whose retention has ended.", _add_arguments, _run)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-
-from django.core.management.base import OutputWrapper
+from typing import Final
 
 from django_pgqueue.display import duration
 from django_pgqueue.job_search import SEARCHED, find
@@ -12,49 +11,8 @@ from django_pgqueue.job_search import SEARCHED, find
 from . import changing_actions, show_action
 from .filter_options import add_filters, filters_of
 from .job_rows import JobRow, read_rows
-from .output import Column, add_json, counted, write_json, write_summary, write_table
-from .subcommand import Options, Subcommand, UsageError, add_database
-
-COLUMNS = (
-    Column("id", is_number=True),
-    Column("state", is_state=True),
-    Column("task", is_flexible=True, keeps_end=True),
-    Column("queue", is_flexible=True),
-    Column("attempt", is_number=True),
-    Column("when"),
-    Column("error", is_flexible=True),
-)
-
-
-def _add_list(parser: ArgumentParser) -> None:
-    add_filters(parser)
-    parser.add_argument("--id", action="append", type=int, default=[], metavar="ID", help="A job. Can be repeated.")
-    parser.add_argument("--limit", type=int, default=50, metavar="N", help="Jobs to print at most. Default: 50.")
-    add_database(parser)
-    add_json(parser)
-
-
-def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
-    if not 1 <= options["limit"] <= SEARCHED:
-        raise UsageError(f"Invalid --limit {options['limit']}: use a number from 1 to {SEARCHED:,}.")
-    filters = filters_of(options, ids=options["id"])
-    found = find(filters, options["limit"])
-    rows = read_rows(filters.alias, found.ids)
-    if options["json"]:
-        jobs = [row.as_json() for row in rows]
-        write_json(stdout, {"jobs": jobs, "has_more": found.has_more, "searched": found.scope or "all"})
-        return
-    if rows:
-        write_table(stdout, options, COLUMNS, [_cells(row) for row in rows])
-    more = "There are more: pass --limit." if found.has_more else ""
-    scope = f", {found.scope}" if found.scope else ""
-    write_summary(stderr, " ".join(filter(None, [f"{counted(len(rows))}{scope}.", more])))
-
-
-def _cells(row: JobRow) -> tuple[object, ...]:
-    return (
-        str(row.pk), row.word, row.task_name, row.queue_name, f"{row.attempt}/{row.max_attempts}", when(row), row.error
-    )  # fmt: skip
+from .output import Column, Output, counted
+from .subcommand import Options, Subcommand, UsageError, add_reading
 
 
 def when(row: JobRow) -> str:
@@ -71,6 +29,41 @@ def when(row: JobRow) -> str:
         return "for an event"
     span = duration(row.run_after - row.seen_at, brief=True)
     return f"in {span}" if row.run_after > row.seen_at else f"due for {span}"
+
+
+IN_SHORT: Final = (
+    Column("id", lambda row: str(row.pk), is_number=True),
+    Column("state", lambda row: row.word, is_state=True),
+    Column("task", lambda row: row.task_name, is_flexible=True, keeps_end=True),
+    Column("queue", lambda row: row.queue_name, is_flexible=True),
+)
+WHEN: Final = Column("when", when)
+COLUMNS: Final = (
+    *IN_SHORT,
+    Column("attempt", lambda row: f"{row.attempt}/{row.max_attempts}", is_number=True),
+    WHEN,
+    Column("error", lambda row: row.error, is_flexible=True),
+)
+
+
+def _add_list(parser: ArgumentParser) -> None:
+    add_filters(parser)
+    parser.add_argument("--id", action="append", type=int, default=[], metavar="ID", help="A job. Can be repeated.")
+    parser.add_argument("--limit", type=int, default=50, metavar="N", help="Jobs to print at most. Default: 50.")
+    add_reading(parser)
+
+
+def _list(options: Options, out: Output) -> None:
+    if not 1 <= options["limit"] <= SEARCHED:
+        raise UsageError(f"Invalid --limit {options['limit']}: use a number from 1 to {SEARCHED:,}.")
+    filters = filters_of(options, ids=options["id"])
+    found = find(filters, options["limit"])
+    rows = read_rows(filters.alias, found.ids)
+    scope = f", {found.scope}" if found.scope else ""
+    more = " There are more: pass --limit." if found.has_more else ""
+    summary = f"{counted(len(rows))}{scope}.{more}"
+    searched = found.scope or "all"
+    out.listing("jobs", COLUMNS, rows, summary, JobRow.as_json, has_more=found.has_more, searched=searched)
 
 
 JOBS = Subcommand(

@@ -1,25 +1,170 @@
-"""`manage.py pgqueue limits set|reset|release`: change limits from a shell while workers run.
+"""`manage.py pgqueue limits list|show|set|reset|release`: the figures of limits, and their changes while workers run.
 
-Each action calls a function of `control`.
+`list` and `show` print what `stats.limits()`, `stats.limit_keys()` and `stats.limit_key()` return. Each of the other
+actions calls a function of `control`.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections.abc import Iterator
 from typing import Any, Final
 
-from django.core.management.base import OutputWrapper
-
-from django_pgqueue import control
+from django_pgqueue import control, stats
+from django_pgqueue.control.targets import check_limit_key, mistyped_limit
+from django_pgqueue.declared.limits import name_of
+from django_pgqueue.display import in_line
 from django_pgqueue.options.task_options import UNCHANGED
 
-from .limits_reading import LIST, SHOW
+from .output import Column, Output, counted, date_of
 from .queue_commands import end_of
-from .subcommand import Options, Subcommand, acting, add_database, database_alias, user_name
+from .status_command import note_of, span
+from .subcommand import (
+    NotFound,
+    Options,
+    Subcommand,
+    UsageError,
+    acting,
+    add_database,
+    add_reading,
+    database_alias,
+    user_name,
+)
 
+KEYS_SHOWN: Final = 50
+MOST_KEYS: Final = 200
+Figures = stats.LimitFigures | stats.LimitKeyFigures
 NO_VALUE: Final = "none"
 """The text of a field that the override leaves as it is in the code."""
 NUMBERS: Final = ("concurrency", "burst", "share")
+
+LIMIT_COLUMNS: Final = (
+    Column("limit", lambda limit: limit.name, is_flexible=True),
+    Column("due", lambda limit: limit.due, is_number=True),
+    Column("oldest due", lambda limit: span(limit.oldest_due_seconds), is_number=True),
+    Column("later", lambda limit: limit.later, is_number=True),
+    Column("running", lambda limit: limit.running, is_number=True),
+    Column("keys", lambda limit: limit.keys, is_number=True),
+    Column("held", lambda limit: limit.held_keys, is_number=True),
+    Column("values", lambda limit: _values(limit.values), is_flexible=True),
+    Column("changes", lambda limit: "; ".join(_changes(limit)), is_flexible=True),
+)
+KEY_COLUMNS: Final = (
+    Column("key", lambda key: key.limit_key, is_flexible=True),
+    Column("due", lambda key: key.due, is_number=True),
+    Column("oldest due", lambda key: span(key.oldest_due_seconds), is_number=True),
+    Column("later", lambda key: key.later, is_number=True),
+    Column("running", lambda key: key.running, is_number=True),
+    Column("waits for", lambda key: key.waits_for),
+    Column("next start", lambda key: span(key.next_start_seconds), is_number=True),
+    Column("changes", lambda key: "; ".join(_changes(key)), is_flexible=True),
+)
+
+
+def _values(values: stats.LimitValues | None) -> str:
+    """Return the values that claims obey as text."""
+    if values is None:
+        return "not declared here"
+    parts = ["ordered"] if values.is_ordered else []
+    if values.concurrency is not None and not values.is_ordered:
+        parts.append(f"concurrency {values.concurrency}")
+    if values.rate is not None:
+        parts.append(f"rate {values.rate}, burst {values.burst}")
+    if values.share != 1:
+        parts.append(f"share {values.share}")
+    return ", ".join(parts) or "turns"
+
+
+def _changes(figures: Figures) -> Iterator[str]:
+    """Yield what operators have changed, and what circuit breakers do."""
+    if figures.override is not None:
+        given = {name: getattr(figures.override, name) for name in ("concurrency", "rate", "burst", "share")}
+        values = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+        yield f"override {values}{note_of(figures.override)}"
+    if figures.pause is not None:
+        yield f"{figures.pause.name} paused{note_of(figures.pause)}"
+    if figures.has_open_breaker:
+        is_paused = figures.pause is not None
+        yield "circuit breaker open" if is_paused else "circuit breaker probing: one job at a time"
+    if isinstance(figures, stats.LimitFigures):
+        counts = {
+            "overridden": figures.overridden_keys,
+            "paused": figures.paused_keys,
+            "with an open circuit breaker": figures.open_breakers,
+        }
+        for what, count in counts.items():
+            if count.value:
+                yield f"{count} {'key' if count == stats.Count(1) else 'keys'} {what}"
+
+
+def _list(options: Options, out: Output) -> None:
+    found = stats.limits(database_alias(options))
+    out.listing("limits", LIMIT_COLUMNS, found, f"{counted(len(found), 'limit')}.")
+
+
+def _add_show(parser: ArgumentParser) -> None:
+    parser.add_argument("limit_key", metavar="KEY", help="Name of a limit, or one limit key.")
+    parser.add_argument("--prefix", default="", metavar="TEXT", help="Only keys whose value begins with this text.")
+    parser.add_argument("--after", default="", metavar="KEY", help="Only keys behind this one, for the next page.")
+    parser.add_argument(
+        "--count", type=int, default=KEYS_SHOWN, metavar="N", help=f"Keys of a page, at most {MOST_KEYS}."
+    )
+    add_reading(parser)
+
+
+def _show(options: Options, out: Output) -> None:
+    """Print a limit with a page of its keys, or one key. Raise `NotFound` for a limit that nothing uses."""
+    key, alias = options["limit_key"], database_alias(options)
+    try:
+        check_limit_key(key)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not 1 <= options["count"] <= MOST_KEYS:
+        raise UsageError(f"Invalid --count {options['count']}: pass 1 to {MOST_KEYS}.")
+    limit = next((each for each in stats.limits(alias) if each.name == name_of(key)), None)
+    if limit is None:
+        raise NotFound(mistyped_limit(key) or f"No task declares the limit {name_of(key)!r}, and no job has it.")
+    if key != limit.name:
+        _show_key(stats.limit_key(key, alias), out)
+        return
+    bounds = {"after": options["after"], "count": options["count"], "prefix": options["prefix"]}
+    page = stats.limit_keys(limit.name, **bounds, database=alias)
+    if out.is_json:
+        out.json({"limit": limit, "keys": page.keys, "next_after": page.next_after})
+        return
+    out.table(LIMIT_COLUMNS, [limit])
+    if page.keys:
+        out.write("")
+        out.table(KEY_COLUMNS, page.keys)
+    more = f" Next page: --after {page.next_after!r}" if page.next_after else ""
+    out.summary(f"{counted(len(page.keys), 'key')}.{more}")
+
+
+def _show_key(key: stats.LimitKeyFigures, out: Output) -> None:
+    if out.is_json:
+        out.json({"key": key})
+        return
+    out.write(out.coloured(f"Limit key {in_line(key.limit_key)}"))
+    facts = {
+        "Values": _values(key.values),
+        "Changes": "; ".join(_changes(key)),
+        "Running": f"{key.running} (weight {key.running_weight})",
+        "Running jobs": ", ".join(map(str, key.running_job_ids)),
+        "Due": key.due,
+        "Oldest due": span(key.oldest_due_seconds),
+        "Later": key.later,
+        "Next job": key.next_job_id,
+        "Waits for": key.waits_for,
+        "Blocked by job": key.blocking_job_id,
+        "Next start in": span(key.next_start_seconds),
+        "Held until": date_of(key.held_until),
+    }
+    for name, value in facts.items():
+        if value not in ("", None):
+            out.write(f"{name:<17}{in_line(str(value))}")
+
+
+# ---------------------------------------------------------------------------- changes
 
 
 def _add_key(parser: ArgumentParser) -> None:
@@ -41,16 +186,16 @@ def _add_values(parser: ArgumentParser) -> None:
     )
 
 
-def _note(options: Options) -> dict[str, Any]:
+def _origin(options: Options) -> dict[str, Any]:
     """Return who changes a limit, and why."""
     return {"reason": options["reason"], "by": user_name(), "database": database_alias(options)}
 
 
-def _set(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
+def _set(options: Options, out: Output) -> str:
     values = {name: _number(name, options[name]) for name in NUMBERS}
     rate = {None: UNCHANGED, NO_VALUE: None}.get(options["rate"], options["rate"])
     until = end_of(options["until"])
-    control.override_limit(options["limit_key"], rate=rate, **values, until=until, **_note(options))
+    control.override_limit(options["limit_key"], rate=rate, **values, until=until, **_origin(options))
     return "Overridden. Workers apply it within a second."
 
 
@@ -63,13 +208,13 @@ def _number(name: str, text: str | None) -> Any:
     return int(text)
 
 
-def _reset(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
-    restored = control.restore_limit(options["limit_key"], **_note(options))
+def _reset(options: Options, out: Output) -> str:
+    restored = control.restore_limit(options["limit_key"], **_origin(options))
     return "Reset: the override is removed." if restored else "Nothing to reset: it is not overridden."
 
 
-def _release(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
-    ended = control.end_hold(options["limit_key"], **_note(options))
+def _release(options: Options, out: Output) -> str:
+    ended = control.end_hold(options["limit_key"], **_origin(options))
     return "Released: the hold has ended." if ended else "Nothing to release: no key is held."
 
 
@@ -77,8 +222,8 @@ LIMITS = Subcommand(
     "limits",
     "List and override limits, and end their holds.",
     actions=(
-        LIST,
-        SHOW,
+        Subcommand("list", "List limits: their jobs, keys and values.", add_reading, _list),
+        Subcommand("show", "Show a limit with its keys, or one limit key.", _add_show, _show),
         Subcommand("set", "Override values of a limit or of one key while workers run.", _add_values, acting(_set)),
         Subcommand("reset", "Remove the override of a limit or of one key.", _add_key, acting(_reset)),
         Subcommand("release", "End the hold of a key, or of all keys of a limit.", _add_key, acting(_release)),

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -20,8 +19,6 @@ from django.core.management.base import OutputWrapper
 from django.utils import timezone
 
 from django_pgqueue.display import in_line
-
-from .subcommand import Options
 
 GAP: Final = "  "
 NARROWEST: Final = 12
@@ -51,6 +48,7 @@ class Column:
 
     Attributes:
         heading: The first line.
+        cell: Returns the value of an item of the table.
         is_number: Whether values are aligned to the right.
         is_flexible: Whether values may be cut, so that the table fits the terminal.
         keeps_end: Whether a cut keeps the end of a value: a task is recognised by the last part of its name.
@@ -58,20 +56,88 @@ class Column:
     """
 
     heading: str
+    cell: Callable[[Any], Any]
     is_number: bool = False
     is_flexible: bool = False
     keeps_end: bool = False
     is_state: bool = False
 
 
-def add_json(parser: ArgumentParser) -> None:
-    """Add `--json` to a command that reads."""
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+class Output:
+    """Where a subcommand prints: what it has read to standard output, and what it says about that to standard error."""
 
+    def __init__(self, options: Mapping[str, Any], stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+        self.stdout = stdout
+        self.stderr = stderr
+        self.is_json = bool(options.get("json"))
+        self._options = options
 
-def write_json(stdout: OutputWrapper, document: Any) -> None:
-    """Print a document as JSON: times are ISO 8601 in UTC, and dataclasses are objects with their fields."""
-    stdout.write(json.dumps(document, indent=2, default=_plain))
+    def write(self, text: str) -> None:
+        """Print one or several lines."""
+        self.stdout.write(text)
+
+    def write_lines(self, lines: Iterable[str]) -> None:
+        """Print each of these lines."""
+        for line in lines:
+            self.stdout.write(line)
+
+    def json(self, document: Any) -> None:
+        """Print a document as JSON: times are ISO 8601 in UTC, and dataclasses are objects with their fields."""
+        self.stdout.write(json.dumps(document, indent=2, default=_plain))
+
+    def summary(self, text: str) -> None:
+        """Print a line that is not part of the data, without the colour of an error."""
+        self.stderr.write(text, style_func=str)
+
+    def listing(
+        self,
+        key: str,
+        columns: Sequence[Column],
+        items: Sequence[Any],
+        summary: str,
+        as_json: Callable[[Any], Any] = lambda item: item,
+        **more: Any,
+    ) -> None:
+        """Print what a command lists: one JSON document with `key` and `more`, or a table and a summary."""
+        if self.is_json:
+            self.json({key: [as_json(item) for item in items], **more})
+            return
+        if items:
+            self.table(columns, items)
+        self.summary(summary)
+
+    def table(self, columns: Sequence[Column], items: Iterable[Any]) -> None:
+        """Print a row for each item below headings. None is an empty cell, and an integer has separators."""
+        self.write_lines(self.table_lines(columns, items))
+
+    def table_lines(self, columns: Sequence[Column], items: Iterable[Any]) -> list[str]:
+        """Return the lines of a table for this output."""
+        rows = ([_text(column.cell(item)) for column in columns] for item in items)
+        lines = [[column.heading for column in columns], *rows]
+        widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+        if self.stdout.isatty():
+            widths = _fitted(widths, columns, shutil.get_terminal_size().columns)
+        found = []
+        for number, line in enumerate(lines):
+            cells = [_cell(text, width, column) for text, width, column in zip(line, widths, columns, strict=True)]
+            if self._has_colours:
+                cells = [
+                    _in_colour(cell, _colour(text, column, number))
+                    for cell, text, column in zip(cells, line, columns, strict=True)
+                ]
+            found.append(GAP.join(cells).rstrip())
+        return found
+
+    def coloured(self, text: str, word: str = "bold") -> str:
+        """Return a text in a colour, or in that of a state, if the output has colours."""
+        return _in_colour(text, COLOURS.get(word, word)) if self._has_colours else text
+
+    @property
+    def _has_colours(self) -> bool:
+        """Whether to print colours: on a terminal, unless `NO_COLOR` is set or Django's options say otherwise."""
+        if self._options.get("no_color") or self._options.get("force_color"):
+            return bool(self._options.get("force_color"))
+        return bool(self.stdout.isatty()) and "NO_COLOR" not in os.environ
 
 
 def _plain(value: Any) -> Any:
@@ -80,40 +146,6 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     raise TypeError(f"{type(value).__name__} has no form in the output: convert it first")
-
-
-def write_summary(stderr: OutputWrapper, text: str) -> None:
-    """Print a line that is not part of the data, without the colour of an error."""
-    stderr.write(text, style_func=str)
-
-
-def write_table(
-    stdout: OutputWrapper, options: Options, columns: Sequence[Column], rows: Sequence[Sequence[Any]]
-) -> None:
-    """Print rows below headings. None is printed as an empty cell, and an integer with separators."""
-    for line in table_lines(stdout, options, columns, rows):
-        stdout.write(line)
-
-
-def table_lines(
-    stdout: OutputWrapper, options: Options, columns: Sequence[Column], rows: Sequence[Sequence[Any]]
-) -> list[str]:
-    """Return the lines of a table for this output."""
-    lines = [[column.heading for column in columns], *([_text(value) for value in row] for row in rows)]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    if stdout.isatty():
-        widths = _fitted(widths, columns, shutil.get_terminal_size().columns)
-    is_coloured = has_colours(stdout, options)
-    found = []
-    for number, line in enumerate(lines):
-        cells = [_cell(text, width, column) for text, width, column in zip(line, widths, columns, strict=True)]
-        if is_coloured:
-            cells = [
-                _in_colour(cell, _colour(text, column, number))
-                for cell, text, column in zip(cells, line, columns, strict=True)
-            ]
-        found.append(GAP.join(cells).rstrip())
-    return found
 
 
 def _text(value: Any) -> str:
@@ -145,18 +177,6 @@ def _colour(text: str, column: Column, line: int) -> str | None:
     if line == 0:
         return "bold"
     return COLOURS.get(text) if column.is_state else None
-
-
-def has_colours(stdout: OutputWrapper, options: Options) -> bool:
-    """Return whether to print colours: on a terminal, unless `NO_COLOR` is set or Django's options say otherwise."""
-    if options.get("no_color") or options.get("force_color"):
-        return bool(options.get("force_color"))
-    return bool(stdout.isatty()) and "NO_COLOR" not in os.environ
-
-
-def coloured(stdout: OutputWrapper, options: Options, text: str, word: str = "bold") -> str:
-    """Return a text in a colour, or in that of a state, if the output has colours."""
-    return _in_colour(text, COLOURS.get(word, word)) if has_colours(stdout, options) else text
 
 
 def _in_colour(text: str, colour: str | None) -> str:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 
 from django_pgqueue.acts import DELETE
 from django_pgqueue.acts.job_changes import ActAudit, ActRun
@@ -22,7 +22,7 @@ from django_pgqueue.models import BATCH_SIZE
 from django_pgqueue.states import ActOutcome
 from django_pgqueue.tasks.registry import in_words
 
-from .output import counted
+from .output import Output, counted
 from .subcommand import user_name
 
 logger = logging.getLogger("django_pgqueue.operator")
@@ -79,7 +79,7 @@ def change_all(
     done: str,
     changes: ActRun,
     audit: ActAudit,
-    stdout: OutputWrapper,
+    out: Output,
     rate: float | None,
     after_batch: AfterBatch,
 ) -> None:
@@ -99,7 +99,7 @@ def change_all(
                 interruption.sleep_until(began if rate is None else began + start / rate)
                 changed = next(batches)
                 _log(changes.act.name, changed)
-                _show_progress(stdout, min(start + size, count), count)
+                _show_progress(out, min(start + size, count), count)
                 after_batch(list(changed))
                 if audit.is_stop_asked:
                     raise Stop("Stopped in the admin")
@@ -108,10 +108,10 @@ def change_all(
         of_all = f"{len(changes.changed):,} of {counted(len(changes.changed) + changes.unchanged_count)}"
         raise CommandError(f"{stop}. {done} {of_all}. The others are unchanged.") from None
     audit.end()
-    stdout.write(f"{done} {counted(len(changes.changed))}.")
+    out.write(f"{done} {counted(len(changes.changed))}.")
     if left := changes.unchanged_count:
         why = "unfinished work needs them" if changes.act is DELETE else "another job has their key"
-        stdout.write(f"Left {counted(left)} unchanged: they have changed since, are locked, or {why}.")
+        out.write(f"Left {counted(left)} unchanged: they have changed since, are locked, or {why}.")
 
 
 def _log(action: str, names: Mapping[int, str]) -> None:
@@ -121,7 +121,7 @@ def _log(action: str, names: Mapping[int, str]) -> None:
         logger.info("job %s (%s): %s by %s", job_id, in_words(name), action, user or "an unknown user", extra=extra)
 
 
-def _show_progress(stdout: OutputWrapper, done: int, total: int) -> None:
-    if stdout.isatty() and total > BATCH_SIZE:
-        stdout.write(f"\r{done:,} of {total:,}", ending="\r" if done < total else "\r\x1b[K")
-        stdout.flush()
+def _show_progress(out: Output, done: int, total: int) -> None:
+    if out.stdout.isatty() and total > BATCH_SIZE:
+        out.stdout.write(f"\r{done:,} of {total:,}", ending="\r" if done < total else "\r\x1b[K")
+        out.stdout.flush()

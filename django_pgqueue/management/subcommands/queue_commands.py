@@ -9,10 +9,11 @@ from argparse import ArgumentParser
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 
 from django_pgqueue import control
 
+from .output import Output
 from .subcommand import Options, Subcommand, UsageError, acting, add_database, database_alias, user_name
 from .times import duration_of, time_of
 
@@ -60,17 +61,17 @@ def _target(options: Options) -> Target:
     return {**target, "database": database_alias(options)}
 
 
-def _pause(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
+def _pause(options: Options, out: Output) -> str:
     target = _target(options)
     control.pause(**target, until=end_of(options["until"]), reason=options["reason"], by=user_name())
     return f"Paused. {control.waiting(**target).count():,} jobs are waiting."
 
 
-def _resume(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
+def _resume(options: Options, out: Output) -> str:
     return "Resumed." if control.resume(**_target(options)) else "Nothing to resume: it is not paused."
 
 
-def _drain(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
+def _drain(options: Options, out: Output) -> str:
     timeout = options["timeout"] and duration_of("--timeout", options["timeout"])
     reason = options["reason"] or "drained"
     if running := control.drain(**_target(options), timeout=timeout, reason=reason, by=user_name()):
@@ -78,7 +79,7 @@ def _drain(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> st
     return "Paused, and no job of it is running."
 
 
-def _clear(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
+def _clear(options: Options, out: Output) -> str:
     target = _target(options)
     if options["dry_run"]:
         return f"{control.waiting(**target).count():,} jobs would be cancelled."

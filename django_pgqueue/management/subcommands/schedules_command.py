@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 from django.db import connections
 from django.db.models import OuterRef, Subquery
 
@@ -20,37 +20,20 @@ from django_pgqueue.models.operations_link import database_now
 from django_pgqueue.models.schedules import Origin
 from django_pgqueue.schedules import job_options, next_ticks, run_and_resume
 
-from .output import Column, add_json, counted, date_of, write_json, write_summary, write_table
-from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
-
-COLUMNS: Final = (
-    Column("schedule", is_flexible=True),
-    Column("state", is_state=True),
-    Column("when", is_flexible=True),
-    Column("next run"),
-    Column("last run"),
-    Column("last job"),
-    Column("queue", is_flexible=True),
-    Column("problem", is_flexible=True),
-)
+from .output import Column, Output, counted, date_of
+from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, add_reading, database_alias
 
 
 def _add_list(parser: ArgumentParser) -> None:
-    add_database(parser, "Database of the schedules.")
-    add_json(parser)
+    add_reading(parser, "Database of the schedules.")
 
 
-def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _list(options: Options, out: Output) -> None:
     alias = database_alias(options)
     last_job = Job.objects.filter(pk=OuterRef("last_job_id")).values("state")[:1]
     found = Schedule.objects.using(alias).defer("arguments").order_by("name", "origin")
     schedules = list(found.annotate(seen_at=database_now(), last_state=Subquery(last_job)))
-    if options["json"]:
-        write_json(stdout, {"schedules": [_as_json(schedule) for schedule in schedules]})
-        return
-    if schedules:
-        write_table(stdout, options, COLUMNS, [_cells(schedule) for schedule in schedules])
-    write_summary(stderr, f"{counted(len(schedules), 'schedule')}.")
+    out.listing("schedules", COLUMNS, schedules, f"{counted(len(schedules), 'schedule')}.", _as_json)
 
 
 def _state(schedule: Any) -> str:
@@ -84,21 +67,27 @@ def _as_json(schedule: Any) -> dict[str, Any]:
     }
 
 
-def _cells(schedule: Any) -> tuple[Any, ...]:
-    next_run = ""
-    if schedule.enabled:
-        span = schedule.next_run_at - schedule.seen_at
-        next_run = f"in {duration(span, brief=True)}" if span.total_seconds() > 0 else "due now"
-    return (
-        schedule.name,
-        _state(schedule),
-        next_ticks.in_words(schedule.expression),
-        next_run,
-        date_of(schedule.last_run_at),
-        f"#{schedule.last_job_id} {schedule.last_state or 'removed'}" if schedule.last_job_id else "",
-        job_options.current(schedule, "queue_name"),
-        _problem(schedule),
-    )
+def _next_run(schedule: Any) -> str:
+    if not schedule.enabled:
+        return ""
+    span = schedule.next_run_at - schedule.seen_at
+    return f"in {duration(span, brief=True)}" if span.total_seconds() > 0 else "due now"
+
+
+def _last_job(schedule: Any) -> str:
+    return f"#{schedule.last_job_id} {schedule.last_state or 'removed'}" if schedule.last_job_id else ""
+
+
+COLUMNS: Final = (
+    Column("schedule", lambda schedule: schedule.name, is_flexible=True),
+    Column("state", _state, is_state=True),
+    Column("when", lambda schedule: next_ticks.in_words(schedule.expression), is_flexible=True),
+    Column("next run", _next_run),
+    Column("last run", lambda schedule: date_of(schedule.last_run_at)),
+    Column("last job", _last_job),
+    Column("queue", lambda schedule: job_options.current(schedule, "queue_name"), is_flexible=True),
+    Column("problem", _problem, is_flexible=True),
+)
 
 
 # ---------------------------------------------------------------------------- actions
@@ -110,12 +99,12 @@ def _add_action(parser: ArgumentParser) -> None:
     add_database(parser, "Database of the schedules.")
 
 
-def _run_action(action: Callable[[Any, Scheduled], str], options: Options, stdout: OutputWrapper, stderr: Any) -> None:
+def _run_action(action: Callable[[Any, Scheduled], str], options: Options, out: Output) -> None:
     """Run an action on the schedule that was named. Raise `CommandError` if it is refused."""
     alias = database_alias(options)
     schedule = _named(alias, options["name"], options["origin"])
     try:
-        stdout.write(action(connections[alias], schedule))
+        out.write(action(connections[alias], schedule))
     except (JobLocked, ValueError) as error:
         raise CommandError(f"Nothing was changed: {in_line(str(error))}") from None
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from operator import itemgetter
 from textwrap import indent
 from typing import Any, Final
 
-from django.core.management.base import OutputWrapper
 from django.db.models import TextField
 from django.db.models.functions import Cast, Left, Right
 
@@ -24,8 +24,8 @@ from django_pgqueue.states import Outcome, State
 
 from . import shown_steps
 from .job_rows import JobRow, read_rows
-from .output import Column, add_json, coloured, date_of, write_json, write_table
-from .subcommand import Options, add_database, database_alias
+from .output import Column, Output, date_of
+from .subcommand import Options, add_reading, database_alias
 from .why_command import missing_job
 
 TEXT_LIMIT: Final = 100_000
@@ -38,25 +38,15 @@ ATTEMPTS_SHOWN: Final = 50
 INDENT: Final = "  "
 """Each line of an error, a traceback or a log begins with it, so that it cannot look like a heading or a fact."""
 FAILURES: Final = (Outcome.FAILED, Outcome.CRASHED)
-ATTEMPTS: Final = (
-    Column("attempt", is_number=True),
-    Column("outcome", is_state=True),
-    Column("claimed"),
-    Column("waited", is_number=True),
-    Column("ran", is_number=True),
-    Column("worker", is_flexible=True),
-    Column("error", is_flexible=True),
-)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `jobs show`."""
     parser.add_argument("job_id", type=int, metavar="ID", help="Id of the job.")
-    add_database(parser)
-    add_json(parser)
+    add_reading(parser)
 
 
-def show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def show(options: Options, out: Output) -> None:
     """Print one job. Raise `NotFound` if it does not exist."""
     alias, job_id = database_alias(options), options["job_id"]
     rows = read_rows(alias, [job_id])
@@ -66,16 +56,17 @@ def show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
     texts, attempts = _texts(alias, job_id), _attempts(alias, job_id)
     found = stats.why(job_id, alias)
     log = ExecutionLog.latest_of(alias, job_id)
-    if options["json"]:
-        steps = [shown_steps.as_json(row.task_name, step) for step in shown_steps.read_steps(alias, job_id)]
-        write_json(stdout, {**_document(row, found, texts, attempts), "steps": steps, "log": _log_as_json(log)})
+    steps = shown_steps.read_steps(alias, job_id, row.task_name)
+    if out.is_json:
+        shown = [shown_steps.as_json(step) for step in steps]
+        out.json({**_document(row, found, texts, attempts), "steps": shown, "log": _log_as_json(log)})
     else:
-        _write(row, found, texts, attempts, options, stdout)
-        if lines := [shown_steps.cells(row.task_name, step) for step in shown_steps.read_steps(alias, job_id)]:
-            stdout.write("\n" + coloured(stdout, options, "Steps"))
-            write_table(stdout, options, shown_steps.COLUMNS, lines)
+        _write(row, found, texts, attempts, out)
+        if steps:
+            out.write("\n" + out.coloured("Steps"))
+            out.table(shown_steps.COLUMNS, steps)
         if log is not None:
-            _section(stdout, options, f"Log of attempt {log.execution.attempt}", indent(log.text, INDENT))
+            _section(out, f"Log of attempt {log.execution.attempt}", indent(log.text, INDENT))
 
 
 # ---------------------------------------------------------------------------- what is read
@@ -156,34 +147,31 @@ def _write(
     found: stats.Why,
     texts: dict[str, Any],
     attempts: Sequence[dict[str, Any]],
-    options: Options,
-    stdout: OutputWrapper,
+    out: Output,
 ) -> None:
-    stdout.write(coloured(stdout, options, f"Job {row.pk}: {in_line(row.task_name)}"))
-    stdout.write(coloured(stdout, options, in_line(found.sentence), row.word))
+    out.write(out.coloured(f"Job {row.pk}: {in_line(row.task_name)}"))
+    out.write(out.coloured(in_line(found.sentence), row.word))
     failure = next((each for each in attempts if each["outcome"] in FAILURES), None)
     if failure is not None and row.state != State.SUCCEEDED:
         error = f"{failure['exception_class']}: {failure['error_text']}".strip(": ")
-        _section(stdout, options, "Error", indent(error, INDENT))
-        _section(stdout, options, "Traceback", indent(failure["traceback_text"], INDENT))
+        _section(out, "Error", indent(error, INDENT))
+        _section(out, "Traceback", indent(failure["traceback_text"], INDENT))
     arguments = shown_arguments(row.task_name, texts["arguments_text"])
-    _section(stdout, options, "Arguments", _joined(arguments))
-    _section(stdout, options, "Result", _joined(shown_result(row.task_name, texts["result_text"])))
-    _section(stdout, options, "Headers", pretty_json(texts["headers_text"]) if texts["headers_text"] else "")
-    _section(
-        stdout, options, "Facts", "\n".join(f"{name:<17}{in_line(str(value))}" for name, value in _facts(row, texts))
-    )
+    _section(out, "Arguments", _joined(arguments))
+    _section(out, "Result", _joined(shown_result(row.task_name, texts["result_text"])))
+    _section(out, "Headers", pretty_json(texts["headers_text"]) if texts["headers_text"] else "")
+    _section(out, "Facts", "\n".join(f"{name:<17}{in_line(str(value))}" for name, value in _facts(row, texts)))
     if attempts:
-        stdout.write("\n" + coloured(stdout, options, "Attempts, latest first"))
-        write_table(stdout, options, ATTEMPTS, [_cells(each) for each in attempts])
+        out.write("\n" + out.coloured("Attempts, latest first"))
+        out.table(ATTEMPTS, attempts)
         if len(attempts) == ATTEMPTS_SHOWN:
-            stdout.write(f"The latest {ATTEMPTS_SHOWN} are shown.")
+            out.write(f"The latest {ATTEMPTS_SHOWN} are shown.")
 
 
-def _section(stdout: OutputWrapper, options: Options, heading: str, text: str) -> None:
+def _section(out: Output, heading: str, text: str) -> None:
     if text.strip():
-        stdout.write("\n" + coloured(stdout, options, heading))
-        stdout.write(visible(text.rstrip()))
+        out.write("\n" + out.coloured(heading))
+        out.write(visible(text.rstrip()))
 
 
 def _joined(shown: Shown | None) -> str:
@@ -223,15 +211,27 @@ def _due(row: JobRow) -> datetime | str | None:
     return row.run_after if row.state != State.WAITING or row.run_after > row.seen_at else None
 
 
-def _cells(attempt: dict[str, Any]) -> tuple[Any, ...]:
+def _waited(attempt: dict[str, Any]) -> str:
+    started = attempt["started_at"]
+    return duration(started - attempt["claimed_at"], brief=True) if started else ""
+
+
+def _ran(attempt: dict[str, Any]) -> str:
     started, ended = attempt["started_at"], attempt["finished_at"] or attempt["seen_at"]
+    return duration(ended - started, brief=True) if started else ""
+
+
+def _error(attempt: dict[str, Any]) -> str:
     name = attempt["exception_class"].rpartition(".")[2]
-    return (
-        attempt["attempt"],
-        attempt["outcome"] or "running",
-        date_of(attempt["claimed_at"]),
-        duration(started - attempt["claimed_at"], brief=True) if started else "",
-        duration(ended - started, brief=True) if started else "",
-        attempt["worker"],
-        ": ".join(filter(None, [name, attempt["error_text"].partition("\n")[0]])),
-    )
+    return ": ".join(filter(None, [name, attempt["error_text"].partition("\n")[0]]))
+
+
+ATTEMPTS: Final = (
+    Column("attempt", itemgetter("attempt"), is_number=True),
+    Column("outcome", lambda attempt: attempt["outcome"] or "running", is_state=True),
+    Column("claimed", lambda attempt: date_of(attempt["claimed_at"])),
+    Column("waited", _waited, is_number=True),
+    Column("ran", _ran, is_number=True),
+    Column("worker", itemgetter("worker"), is_flexible=True),
+    Column("error", _error, is_flexible=True),
+)

@@ -13,21 +13,12 @@ from django_pgqueue.states import StepKind
 
 from .output import Column, date_of
 
-COLUMNS: Final = (
-    Column("step"),
-    Column("kind"),
-    Column("state"),
-    Column("tries", is_number=True),
-    Column("ran", is_number=True),
-    Column("until"),
-    Column("value or error", is_flexible=True),
-)
 TEXT_LIMIT: Final = 2_000
 STEPS_SHOWN: Final = 200
 
 
-def read_steps(alias: str, job_id: int) -> list[JobStep]:
-    """Return the latest steps of a job in their order, with their texts cut and the states of their compensations."""
+def read_steps(alias: str, job_id: int, task_name: str) -> list[JobStep]:
+    """Return the latest steps of a job in their order, with their values as text, and their compensations' states."""
     texts = {"value_text": Left(Cast("result", TextField()), TEXT_LIMIT), "error_text": Left("error", TEXT_LIMIT)}
     steps = JobStep.objects.using(alias).filter(job_id=job_id)
     steps = steps.defer("result", "error", "compensation_arguments").annotate(**texts)
@@ -36,26 +27,36 @@ def read_steps(alias: str, job_id: int) -> list[JobStep]:
     states = dict(Job.objects.using(alias).filter(pk__in=ids).values_list("pk", "state")) if ids else {}
     for step in found:
         vars(step)["compensation_state"] = states.get(step.compensation_id or 0)
+        vars(step)["value"] = _value(task_name, vars(step)["value_text"])
     return found
 
 
-def cells(task_name: str, step: JobStep) -> tuple[Any, ...]:
-    """Return a step as a row of the table."""
-    ran = step.finished_at - step.started_at if step.finished_at else None
-    undo_id, undo_state = step.compensation_id, vars(step)["compensation_state"] or "removed"
+def _kind(step: JobStep) -> str:
     event = ", key ".join(filter(None, [step.event_name, step.event_key]))
-    return (
-        step.name,
-        f"{step.kind} {event}".strip(),
-        step.state.value if undo_id is None else f"{step.state.value}, compensation #{undo_id} {undo_state}",
-        step.tries if step.kind == StepKind.STEP else "",
-        duration(ran, brief=True) if ran is not None else "",
-        date_of(step.wake_at) if step.wake_at and not step.finished_at else "",
-        shortened(vars(step)["error_text"] or _value(task_name, step)),
-    )
+    return f"{step.kind} {event}".strip()
 
 
-def as_json(task_name: str, step: JobStep) -> dict[str, Any]:
+def _state(step: JobStep) -> str:
+    undo_id, undo_state = step.compensation_id, vars(step)["compensation_state"] or "removed"
+    return step.state.value if undo_id is None else f"{step.state.value}, compensation #{undo_id} {undo_state}"
+
+
+COLUMNS: Final = (
+    Column("step", lambda step: step.name),
+    Column("kind", _kind),
+    Column("state", _state),
+    Column("tries", lambda step: step.tries if step.kind == StepKind.STEP else "", is_number=True),
+    Column(
+        "ran",
+        lambda step: duration(step.finished_at - step.started_at, brief=True) if step.finished_at else "",
+        is_number=True,
+    ),
+    Column("until", lambda step: "" if step.finished_at else date_of(step.wake_at)),
+    Column("value or error", lambda step: shortened(vars(step)["error_text"] or vars(step)["value"]), is_flexible=True),
+)
+
+
+def as_json(step: JobStep) -> dict[str, Any]:
     """Return a step with the documented keys. A hidden value has a note instead of a text."""
     return {
         "name": step.name,
@@ -67,7 +68,7 @@ def as_json(task_name: str, step: JobStep) -> dict[str, Any]:
         "wake_at": step.wake_at,
         "event": step.event_name,
         "event_key": step.event_key,
-        "value": _value(task_name, step) or None,
+        "value": vars(step)["value"] or None,
         "error": vars(step)["error_text"],
         "compensation": step.compensation and step.compensation.get("task_name"),
         "compensation_id": step.compensation_id,
@@ -75,6 +76,6 @@ def as_json(task_name: str, step: JobStep) -> dict[str, Any]:
     }
 
 
-def _value(task_name: str, step: JobStep) -> str:
-    shown = shown_result(task_name, vars(step)["value_text"])
+def _value(task_name: str, text: str) -> str:
+    shown = shown_result(task_name, text)
     return "" if shown is None else " ".join((shown.text or shown.note).split())

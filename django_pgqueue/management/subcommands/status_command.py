@@ -1,27 +1,76 @@
-"""`manage.py pgqueue status`: the figures of all queues together, the queues, and the queues that nobody serves."""
+"""`manage.py pgqueue status|queues`: the figures of all queues together, and the queues: jobs, rates, workers, pauses.
+
+`top` prints the figures and some columns of the table too.
+"""
 
 from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 
-from django.core.management.base import OutputWrapper
 from django.db import Error
 
 from django_pgqueue import stats
-from django_pgqueue.display import in_line
+from django_pgqueue.display import duration, in_line
 
-from .output import add_json, coloured, write_json
-from .queues_command import queue_lines, rate, span
-from .subcommand import ExitCode, Options, Subcommand, add_databases, database_alias, database_aliases
+from .output import Column, Output, counted, date_of
+from .subcommand import (
+    ExitCode,
+    Options,
+    Subcommand,
+    add_databases,
+    add_json,
+    add_reading,
+    database_alias,
+    database_aliases,
+)
 
+
+def span(seconds: float | None) -> str:
+    """Return a duration as text, or an empty string for None."""
+    return "" if seconds is None else duration(timedelta(seconds=seconds), brief=True)
+
+
+def rate(per_minute: float | None) -> str:
+    """Return a rate as text, or an empty string for None."""
+    return "" if per_minute is None else f"{per_minute:,.0f}"
+
+
+def note_of(change: stats.OverrideStats | stats.PauseStats) -> str:
+    """Return who has made a change, until when it lasts, and why."""
+    by = f" by {change.by}" if change.by else ""
+    until = f" until {date_of(change.until)}" if change.until else ""
+    return f"{by}{until}: {change.reason}" if change.reason else f"{by}{until}"
+
+
+def _pause(queue: stats.QueueStats) -> str:
+    return f"paused{note_of(queue.pause)}" if queue.pause else ""
+
+
+COLUMNS: Final = (
+    Column("queue", lambda queue: queue.name, is_flexible=True),
+    Column("due", lambda queue: queue.due, is_number=True),
+    Column("oldest due", lambda queue: span(queue.oldest_due_seconds), is_number=True),
+    Column("scheduled", lambda queue: queue.scheduled, is_number=True),
+    Column("retrying", lambda queue: queue.retrying, is_number=True),
+    Column("paused", lambda queue: queue.paused, is_number=True),
+    Column("running", lambda queue: queue.running, is_number=True),
+    Column("lost", lambda queue: queue.lost, is_number=True),
+    Column("dead", lambda queue: queue.dead, is_number=True),
+    Column("in/min", lambda queue: rate(queue.enqueued_per_minute), is_number=True),
+    Column("out/min", lambda queue: rate(queue.finished_per_minute), is_number=True),
+    Column("workers", lambda queue: queue.workers, is_number=True),
+    Column("slots", lambda queue: f"{queue.slots_busy} of {queue.slots_total}", is_number=True),
+    Column("pause", _pause, is_flexible=True),
+)
 HEADINGS: Final = frozenset({"queue", "due", "oldest due", "running", "dead", "in/min", "out/min", "slots", "pause"})
+SHORT_TABLE: Final = [column for column in COLUMNS if column.heading in HEADINGS]
 """The columns of the table of queues that fit 80 characters."""
 
 
-def tiles(overview: stats.Overview, stdout: OutputWrapper, options: Options) -> list[str]:
+def tiles(overview: stats.Overview, out: Output) -> list[str]:
     """Return a line for each group of figures. Figures that need attention have a colour."""
     oldest = overview.oldest_due_seconds
     in_and_out = f"{rate(overview.enqueued_per_minute)} in"
@@ -41,36 +90,30 @@ def tiles(overview: stats.Overview, stdout: OutputWrapper, options: Options) -> 
     if overview.unserved_queues:
         lines.append(("unserved", f"no worker serves {in_line(', '.join(overview.unserved_queues))}", "lost"))
     lines += [("not read", f"{name}: {in_line(reason)}", "lost") for name, reason in overview.unread.items()]
-    return [f"{name:<12}{coloured(stdout, options, text, word) if word else text}" for name, text, word in lines]
+    return [f"{name:<12}{out.coloured(text, word) if word else text}" for name, text, word in lines]
 
 
-def table(queues: Sequence[stats.QueueStats], stdout: OutputWrapper, options: Options) -> list[str]:
-    """Return the lines of a table of queues that fits most terminals."""
-    return queue_lines(stdout, options, queues, HEADINGS)
-
-
-def _add_arguments(parser: ArgumentParser) -> None:
+def _add_status(parser: ArgumentParser) -> None:
     add_databases(parser)
     add_json(parser)
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _status(options: Options, out: Output) -> None:
     if options["all_databases"]:
-        _print_all(options, stdout)
+        _print_all(options, out)
         return
     overview = stats.overview(database_alias(options))
-    if options["json"]:
-        write_json(stdout, overview)
+    if out.is_json:
+        out.json(overview)
     else:
-        _print(overview, stdout, options)
+        _print(overview, out)
 
 
-def _print(overview: stats.Overview, stdout: OutputWrapper, options: Options) -> None:
-    for line in (*tiles(overview, stdout, options), "", *table(overview.queues, stdout, options)):
-        stdout.write(line)
+def _print(overview: stats.Overview, out: Output) -> None:
+    out.write_lines([*tiles(overview, out), "", *out.table_lines(SHORT_TABLE, overview.queues)])
 
 
-def _print_all(options: Options, stdout: OutputWrapper) -> None:
+def _print_all(options: Options, out: Output) -> None:
     """Print the figures of each database. Exit with 1 if one cannot be read, after the others are printed."""
     found: dict[str, stats.Overview | dict[str, str]] = {}
     for alias in database_aliases(options):
@@ -78,19 +121,31 @@ def _print_all(options: Options, stdout: OutputWrapper) -> None:
             found[alias] = stats.overview(alias)
         except Error as error:
             found[alias] = {"error": " ".join(str(error).split())}
-    if options["json"]:
-        write_json(stdout, {"databases": found})
+    if out.is_json:
+        out.json({"databases": found})
     else:
         for number, (alias, overview) in enumerate(found.items()):
-            stdout.write(f"{chr(10) if number else ''}Database {alias!r}")
+            out.write(f"{chr(10) if number else ''}Database {alias!r}")
             if isinstance(overview, dict):
-                stdout.write(f"cannot be read: {overview['error']}")
+                out.write(f"cannot be read: {overview['error']}")
             else:
-                _print(overview, stdout, options)
+                _print(overview, out)
     if any(isinstance(overview, dict) for overview in found.values()):
         sys.exit(ExitCode.FAILED)
 
 
 STATUS: Final = Subcommand(
-    "status", "Print the figures of all queues: jobs by state, rates, workers.", _add_arguments, _run
+    "status", "Print the figures of all queues: jobs by state, rates, workers.", _add_status, _status
 )
+
+
+def _list(options: Options, out: Output) -> None:
+    queues = stats.queues(database_alias(options))
+    if out.is_json:
+        out.json({"queues": queues})
+        return
+    out.table(COLUMNS, queues)
+    out.summary(f"{counted(len(queues), 'queue')}.")
+
+
+QUEUES: Final = Subcommand("queues", "List queues: jobs by state, rates, workers and pauses.", add_reading, _list)

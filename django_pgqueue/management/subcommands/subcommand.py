@@ -10,19 +10,21 @@ import getpass
 import sys
 import warnings
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS, connections, router
 
 from django_pgqueue.control.targets import UnknownLimitWarning
 from django_pgqueue.db.queue_databases import served_aliases
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.queues import UnknownQueueWarning
+
+from .output import Output
 
 Options = dict[str, Any]
 
@@ -61,14 +63,14 @@ class Subcommand:
         name: The word to type.
         help: One sentence for `--help`.
         add_arguments: Adds the arguments to the subcommand's parser.
-        run: Does the work: it gets the parsed options, standard output and standard error.
+        run: Does the work: it gets the parsed options, and prints to an `Output`.
         actions: Further words, each with its own arguments. The subcommand itself then has neither.
     """
 
     name: str
     help: str
     add_arguments: Callable[[ArgumentParser], None] = lambda parser: None
-    run: Callable[[Options, OutputWrapper, OutputWrapper], None] | None = None
+    run: Callable[[Options, Output], None] | None = None
     actions: tuple[Subcommand, ...] = ()
 
 
@@ -87,6 +89,17 @@ def add_subcommands(parser: ArgumentParser, subcommands: Iterable[Subcommand], m
 def add_database(parser: ArgumentParser, help: str = "Database of the jobs.") -> None:  # noqa: A002 -- argparse's word
     """Add `--database`. Read it with `database_alias()`."""
     parser.add_argument("--database", metavar="ALIAS", help=help)
+
+
+def add_json(parser: ArgumentParser) -> None:
+    """Add `--json` to a command that reads."""
+    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+
+
+def add_reading(parser: ArgumentParser, help: str = "Database of the jobs.") -> None:  # noqa: A002 -- argparse's word
+    """Add `--database` and `--json` to a command that reads one database."""
+    add_database(parser, help)
+    add_json(parser)
 
 
 def add_databases(parser: ArgumentParser) -> None:
@@ -121,28 +134,24 @@ def user_name() -> str:
         return ""
 
 
-@contextmanager
-def refusals(stderr: OutputWrapper) -> Iterator[None]:
-    """Turn the errors by which an act is refused into those of a command. Write warnings to `stderr` at once."""
-    try:
-        with warnings.catch_warnings():
-            for category in (UnknownQueueWarning, UnknownLimitWarning):
-                warnings.simplefilter("always", category)
-            warnings.showwarning = lambda message, *rest, **more: stderr.write(f"Warning: {message}")
-            yield
-    except (TypeError, ValueError) as error:
-        raise UsageError(str(error)) from None
-    except (JobLocked, OSError) as error:
-        raise CommandError(str(error)) from None
+def acting(act: Callable[[Options, Output], str | None]) -> Callable[[Options, Output], None]:
+    """Return the `run` of a subcommand that changes something. The act returns the text to print, if it has one.
 
+    The errors by which the act is refused become those of a command. Warnings are written to standard error at once.
+    """
 
-def acting(act: Callable[[Options, OutputWrapper, OutputWrapper], str | None]) -> Callable[..., None]:
-    """Return the `run` of a subcommand that changes something. The act returns the text to print, if it has one."""
-
-    def run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
-        with refusals(stderr):
-            if text := act(options, stdout, stderr):
-                stdout.write(text)
+    def run(options: Options, out: Output) -> None:
+        try:
+            with warnings.catch_warnings():
+                for category in (UnknownQueueWarning, UnknownLimitWarning):
+                    warnings.simplefilter("always", category)
+                warnings.showwarning = lambda message, *rest, **more: out.stderr.write(f"Warning: {message}")
+                if text := act(options, out):
+                    out.write(text)
+        except (TypeError, ValueError) as error:
+            raise UsageError(str(error)) from None
+        except (JobLocked, OSError) as error:
+            raise CommandError(str(error)) from None
 
     return run
 

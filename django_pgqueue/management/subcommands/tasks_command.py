@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from typing import Any, Final
-
-from django.core.management.base import OutputWrapper
+from typing import Any, Final, NamedTuple
 
 from django_pgqueue import stats
 from django_pgqueue.schedules import declarations, next_ticks
@@ -13,28 +11,43 @@ from django_pgqueue.stats.task_descriptions import depth_of, own_options, signat
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.definition import TaskDefinition
 
-from .output import Column, add_json, counted, write_json, write_summary, write_table
-from .subcommand import NotFound, Options, Subcommand, add_database, database_alias
+from .output import Column, Output, counted
+from .subcommand import NotFound, Options, Subcommand, add_reading, database_alias
+
+
+class ListedTask(NamedTuple):
+    """A task of the list, with its jobs by state."""
+
+    task: TaskDefinition
+    depth: stats.Depth
+
+    def options(self) -> str:
+        """Return the options that differ from their defaults."""
+        return ", ".join(f"{name}={value}" for name, value in own_options(self.task).items())
+
+    def schedules(self) -> str:
+        """Return the times of the schedules."""
+        return "; ".join(next_ticks.in_words(times.expression) for _, times in declarations.of_task(self.task))
+
 
 COLUMNS: Final = (
-    Column("task", is_flexible=True, keeps_end=True),
-    Column("queue", is_flexible=True),
-    Column("due", is_number=True),
-    Column("running", is_number=True),
-    Column("dead", is_number=True),
-    Column("arguments", is_flexible=True),
-    Column("options", is_flexible=True),
-    Column("schedule", is_flexible=True),
+    Column("task", lambda each: each.task.name, is_flexible=True, keeps_end=True),
+    Column("queue", lambda each: each.task.queue_name, is_flexible=True),
+    Column("due", lambda each: each.depth.due, is_number=True),
+    Column("running", lambda each: each.depth.running, is_number=True),
+    Column("dead", lambda each: each.depth.dead, is_number=True),
+    Column("arguments", lambda each: signature_of_call(each.task), is_flexible=True),
+    Column("options", ListedTask.options, is_flexible=True),
+    Column("schedule", ListedTask.schedules, is_flexible=True),
 )
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="TASK", help="Only this task, by its name or a former name.")
-    add_database(parser)
-    add_json(parser)
+    add_reading(parser)
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     tasks = registry.all_tasks()
     if options["name"]:
         found = registry.get(options["name"])
@@ -42,16 +55,12 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
             raise NotFound(f"No task is named {options['name']!r}. `pgqueue tasks` lists all tasks.")
         tasks = [found]
     of_names = {each.name: each for each in stats.tasks(database_alias(options))}
-    depths = [depth_of(task, of_names) for task in tasks]
-    if options["json"]:
-        write_json(stdout, {"tasks": [_as_json(*each) for each in zip(tasks, depths, strict=True)]})
-        return
-    if tasks:
-        write_table(stdout, options, COLUMNS, [_cells(*each) for each in zip(tasks, depths, strict=True)])
-    write_summary(stderr, f"{counted(len(tasks), 'task')}.")
+    listed = [ListedTask(task, depth_of(task, of_names)) for task in tasks]
+    out.listing("tasks", COLUMNS, listed, f"{counted(len(tasks), 'task')}.", _as_json)
 
 
-def _as_json(task: TaskDefinition, depth: stats.Depth) -> dict[str, Any]:
+def _as_json(listed: ListedTask) -> dict[str, Any]:
+    task, depth = listed
     return {
         "name": task.name,
         "queue": task.queue_name,
@@ -65,13 +74,6 @@ def _as_json(task: TaskDefinition, depth: stats.Depth) -> dict[str, Any]:
             for name, times in declarations.of_task(task)
         ],
     }
-
-
-def _cells(task: TaskDefinition, depth: stats.Depth) -> tuple[Any, ...]:
-    options = ", ".join(f"{name}={value}" for name, value in own_options(task).items())
-    schedules = "; ".join(next_ticks.in_words(times.expression) for _, times in declarations.of_task(task))
-    counts = (depth.due, depth.running, depth.dead)
-    return (task.name, task.queue_name, *counts, signature_of_call(task), options, schedules)
 
 
 TASKS: Final = Subcommand("tasks", "List the tasks of this code, with their jobs and options.", _add_arguments, _run)

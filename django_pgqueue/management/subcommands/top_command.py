@@ -12,7 +12,6 @@ from argparse import ArgumentParser
 from datetime import UTC, datetime
 from typing import Final
 
-from django.core.management.base import OutputWrapper
 from django.db import InterfaceError, OperationalError, connections
 
 from django_pgqueue import stats
@@ -21,9 +20,9 @@ from django_pgqueue.job_search import Filters, find
 from django_pgqueue.management.standard_streams import is_terminal
 
 from .job_rows import read_rows
-from .jobs_command import when
-from .output import Column, coloured, date_of, table_lines
-from .status_command import table, tiles
+from .jobs_command import IN_SHORT, WHEN
+from .output import Output, date_of
+from .status_command import SHORT_TABLE, tiles
 from .subcommand import Options, Subcommand, UsageError, add_database, database_alias
 
 LONGEST: Final = 5
@@ -36,13 +35,6 @@ LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 HOME: Final = "\x1b[H"
 TO_END_OF_LINE: Final = "\x1b[K"
 TO_END_OF_SCREEN: Final = "\x1b[J"
-RUNNING: Final = (
-    Column("id", is_number=True),
-    Column("state", is_state=True),
-    Column("task", is_flexible=True, keeps_end=True),
-    Column("queue", is_flexible=True),
-    Column("when"),
-)
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -52,56 +44,55 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_database(parser)
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     alias, seconds = database_alias(options), options["interval"]
     if not MIN_SECONDS <= seconds <= MAX_SECONDS:
         raise UsageError(
             f"Invalid --interval {seconds:g}: use a number of seconds from {MIN_SECONDS:g} to {MAX_SECONDS:g}."
         )
-    if not is_terminal(stdout):
+    if not is_terminal(out.stdout):
         raise UsageError("`top` needs a terminal. Use `pgqueue status`, which prints the same figures once.")
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)  # otherwise it would leave the screen as it is
     try:
-        stdout.write(ENTER, ending="")
+        out.stdout.write(ENTER, ending="")
         while True:
-            _draw(_lines(alias, options, stdout), stdout)
+            _draw(_lines(alias, options, out), out)
             time.sleep(seconds)
     except KeyboardInterrupt:
         pass
     finally:
         signal.signal(signal.SIGTERM, previous)
-        stdout.write(LEAVE, ending="")
-        stdout.flush()
+        out.stdout.write(LEAVE, ending="")
+        out.stdout.flush()
 
 
-def _draw(lines: list[str], stdout: OutputWrapper) -> None:
+def _draw(lines: list[str], out: Output) -> None:
     """Write the lines over the previous ones: a screen that is cleared first would flicker."""
     text = "\r\n".join(f"{line}{TO_END_OF_LINE}" for line in lines[: shutil.get_terminal_size().lines])
-    stdout.write(f"{HOME}{text}{TO_END_OF_SCREEN}", ending="")
-    stdout.flush()
+    out.stdout.write(f"{HOME}{text}{TO_END_OF_SCREEN}", ending="")
+    out.stdout.flush()
 
 
-def _lines(alias: str, options: Options, stdout: OutputWrapper) -> list[str]:
+def _lines(alias: str, options: Options, out: Output) -> list[str]:
     """Return the lines to draw. If the database cannot be reached, they say so, and the next drawing tries again."""
     heading = f"{date_of(datetime.now(UTC))}  database {alias}, every {options['interval']:g} s, Ctrl-C ends"
     try:
-        lines = _figures(alias, options, stdout)
+        lines = _figures(alias, out)
     except (InterfaceError, OperationalError) as error:
         connections[alias].close()
         lines = [visible(line) for line in str(error).splitlines()]
-    return [coloured(stdout, options, heading), *lines]
+    return [out.coloured(heading), *lines]
 
 
-def _figures(alias: str, options: Options, stdout: OutputWrapper) -> list[str]:
+def _figures(alias: str, out: Output) -> list[str]:
     overview = stats.overview(alias)
     rows = read_rows(alias, find(Filters(alias, ("running",)), LONGEST).ids)
-    cells = [(str(row.pk), row.word, row.task_name, row.queue_name, when(row)) for row in rows]
-    running = ["", *table_lines(stdout, options, RUNNING, cells)] if cells else []
-    first = tiles(overview, stdout, options)
+    running = ["", *out.table_lines((*IN_SHORT, WHEN), rows)] if rows else []
+    first = tiles(overview, out)
     # The longest queues come first, and there are as many as leave room for the running jobs.
     room = max(shutil.get_terminal_size().lines - len(first) - len(running) - 3, 1)
     queues = sorted(overview.queues, key=lambda queue: (-queue.due.value, -queue.running.value, queue.name))
-    return [*first, "", *table(queues[:room], stdout, options), *running]
+    return [*first, "", *out.table_lines(SHORT_TABLE, queues[:room]), *running]
 
 
 TOP: Final = Subcommand("top", "Show the status on a terminal, every two seconds.", _add_arguments, _run)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Final
 
-from django.core.management.base import OutputWrapper
-
 from django_pgqueue import stats
 from django_pgqueue.display import in_line
 
-from .output import add_json, write_json
-from .subcommand import NotFound, Options, Subcommand, add_database, database_alias
+from .output import Output
+from .subcommand import NotFound, Options, Subcommand, add_reading, database_alias
 
 
 def missing_job(job_id: int, alias: str) -> NotFound:
@@ -24,19 +22,18 @@ def missing_job(job_id: int, alias: str) -> NotFound:
 
 def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("job_id", type=int, metavar="ID", help="Id of the job.")
-    add_database(parser)
-    add_json(parser)
+    add_reading(parser)
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     alias = database_alias(options)
     found = stats.why(options["job_id"], alias)
     if found.reason is stats.Reason.GONE:
         raise missing_job(options["job_id"], alias)
-    if options["json"]:
-        write_json(stdout, found)
+    if out.is_json:
+        out.json(found)
     else:
-        stdout.write(in_line(found.sentence))
+        out.write(in_line(found.sentence))
 
 
 WHY: Final = Subcommand("why", "Say in one sentence why a job has not started.", _add_arguments, _run)

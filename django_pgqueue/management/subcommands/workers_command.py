@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from argparse import ArgumentParser
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 
 from django_pgqueue import stats
 from django_pgqueue.control import workers as worker_control
@@ -20,29 +20,57 @@ from django_pgqueue.models import Worker, WorkerRequest
 from django_pgqueue.models.operations_link import database_now
 from django_pgqueue.states import RequestKind
 
-from .output import Column, add_json, counted, write_json, write_summary, write_table
-from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias, user_name
+from .output import Column, Output, counted
+from .subcommand import NotFound, Options, Subcommand, UsageError, add_reading, database_alias, user_name
 
-COLUMNS: Final = (
-    Column("id", is_number=True),
-    Column("state", is_state=True),
-    Column("host", is_flexible=True),
-    Column("pid", is_number=True),
-    Column("queues", is_flexible=True),
-    Column("slots", is_number=True),
-    Column("prefetched", is_number=True),
-    Column("memory", is_number=True),
-    Column("started"),
-    Column("last heartbeat"),
-    Column("version"),
-)
 MOST: Final = 1000
 """Stopped workers that are listed at most."""
-
-
 ANSWER_SECONDS: Final = 10.0
 """How long the command waits for the answer of a worker."""
 POLL_SECONDS: Final = 0.1
+
+
+class ListedWorker(NamedTuple):
+    """A worker of the list, and when it has stopped."""
+
+    worker: stats.WorkerStats
+    stopped_at: datetime | None = None
+
+    @property
+    def state(self) -> str:
+        """`working`, `silent` (no heartbeat for a lease) or `stopped`."""
+        if self.stopped_at is not None:
+            return "stopped"
+        return "working" if self.worker.is_live else "silent"
+
+
+def _queues(worker: stats.WorkerStats) -> str:
+    return ", ".join(ServedQueues(worker.queues, worker.queue_concurrency).texts()) or "all"
+
+
+def _memory(worker: stats.WorkerStats) -> str | None:
+    return None if worker.resident_mib is None else f"{worker.resident_mib} MiB"
+
+
+def _ago(worker: stats.WorkerStats, at: datetime) -> str:
+    """Return how long ago a time was, by the clock of the database."""
+    silence = timedelta(seconds=worker.heartbeat_age_seconds)
+    return f"{duration(worker.last_heartbeat_at + silence - at, brief=True)} ago"
+
+
+COLUMNS: Final = (
+    Column("id", lambda each: str(each.worker.id), is_number=True),
+    Column("state", lambda each: each.state, is_state=True),
+    Column("host", lambda each: each.worker.host, is_flexible=True),
+    Column("pid", lambda each: str(each.worker.pid), is_number=True),
+    Column("queues", lambda each: _queues(each.worker), is_flexible=True),
+    Column("slots", lambda each: f"{each.worker.slots_busy} of {each.worker.slots_total}", is_number=True),
+    Column("prefetched", lambda each: each.worker.prefetched, is_number=True),
+    Column("memory", lambda each: _memory(each.worker), is_number=True),
+    Column("started", lambda each: _ago(each.worker, each.worker.started_at)),
+    Column("last heartbeat", lambda each: _ago(each.worker, each.worker.last_heartbeat_at)),
+    Column("version", lambda each: each.worker.version),
+)
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -54,27 +82,20 @@ def _add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("worker_id", nargs="?", type=int, metavar="ID", help="Id of the worker process to stop or ask.")
     parser.add_argument("--all", action="store_true", help="Also list the workers that have stopped.")
-    add_database(parser, "Database of the workers.")
-    add_json(parser)
+    add_reading(parser, "Database of the workers.")
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _run(options: Options, out: Output) -> None:
     alias = database_alias(options)
     if options["action"]:
-        _request(RequestKind(options["action"]), options["worker_id"], alias, stdout)
+        _request(RequestKind(options["action"]), options["worker_id"], alias, out)
         return
-    found: list[tuple[stats.WorkerStats, datetime | None]] = [(worker, None) for worker in stats.workers(alias)]
-    if options["all"]:
-        found += _stopped(alias)
-    if options["json"]:
-        write_json(stdout, {"workers": [_as_json(worker, stopped_at) for worker, stopped_at in found]})
-        return
-    if found:
-        write_table(stdout, options, COLUMNS, [_cells(worker, stopped_at) for worker, stopped_at in found])
-    write_summary(stderr, f"{counted(len(found), 'worker')}.")
+    found = [ListedWorker(worker) for worker in stats.workers(alias)]
+    found += _stopped(alias) if options["all"] else ()
+    out.listing("workers", COLUMNS, found, f"{counted(len(found), 'worker')}.", _as_json)
 
 
-def _request(kind: RequestKind, worker_id: int | None, alias: str, stdout: OutputWrapper) -> None:
+def _request(kind: RequestKind, worker_id: int | None, alias: str, out: Output) -> None:
     """Request something of a worker and print the answer. Raise `CommandError` if it does not answer in time."""
     if worker_id is None:
         raise UsageError(f"Pass the id of a worker: pgqueue workers {kind} ID. `pgqueue workers` lists the ids.")
@@ -90,14 +111,14 @@ def _request(kind: RequestKind, worker_id: int | None, alias: str, stdout: Outpu
                 "A later answer is shown on its page in the admin."
             )
         time.sleep(POLL_SECONDS)
-    stdout.write(visible(found.answer))
+    out.write(visible(found.answer))
 
 
-def _stopped(alias: str) -> list[tuple[stats.WorkerStats, datetime | None]]:
-    """Return the workers that have stopped, and when, the latest start first."""
+def _stopped(alias: str) -> list[ListedWorker]:
+    """Return the workers that have stopped, the latest start first."""
     stopped: Any = Worker.objects.using(alias).filter(stopped_at__isnull=False).annotate(seen_at=database_now())
     return [
-        (
+        ListedWorker(
             stats.WorkerStats(
                 id=worker.pk,
                 host=worker.hostname,
@@ -120,17 +141,11 @@ def _stopped(alias: str) -> list[tuple[stats.WorkerStats, datetime | None]]:
     ]
 
 
-def _state(worker: stats.WorkerStats, stopped_at: datetime | None) -> str:
-    """Return `working`, `silent` (no heartbeat for a lease) or `stopped`."""
-    if stopped_at is not None:
-        return "stopped"
-    return "working" if worker.is_live else "silent"
-
-
-def _as_json(worker: stats.WorkerStats, stopped_at: datetime | None) -> dict[str, Any]:
+def _as_json(listed: ListedWorker) -> dict[str, Any]:
+    worker = listed.worker
     return {
         "id": worker.id,
-        "state": _state(worker, stopped_at),
+        "state": listed.state,
         "host": worker.host,
         "pid": worker.pid,
         "queues": list(worker.queues),
@@ -142,26 +157,8 @@ def _as_json(worker: stats.WorkerStats, stopped_at: datetime | None) -> dict[str
         "version": worker.version,
         "started_at": worker.started_at,
         "last_heartbeat_at": worker.last_heartbeat_at,
-        "stopped_at": stopped_at,
+        "stopped_at": listed.stopped_at,
     }
-
-
-def _cells(worker: stats.WorkerStats, stopped_at: datetime | None) -> tuple[Any, ...]:
-    silence = timedelta(seconds=worker.heartbeat_age_seconds)
-    age = worker.last_heartbeat_at + silence - worker.started_at
-    return (
-        str(worker.id),
-        _state(worker, stopped_at),
-        worker.host,
-        str(worker.pid),
-        ", ".join(ServedQueues(worker.queues, worker.queue_concurrency).texts()) or "all",
-        f"{worker.slots_busy} of {worker.slots_total}",
-        worker.prefetched,
-        None if worker.resident_mib is None else f"{worker.resident_mib} MiB",
-        f"{duration(age, brief=True)} ago",
-        f"{duration(silence, brief=True)} ago",
-        worker.version,
-    )
 
 
 WORKERS: Final = Subcommand("workers", "List workers, with their busy slots.", _add_arguments, _run)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
-
-from django.core.management.base import OutputWrapper
 
 from django_pgqueue.composed.batches import Batch
 from django_pgqueue.display import in_line
@@ -18,8 +15,8 @@ from django_pgqueue.stats.graphs.figures import NODES_READ, WorkflowGraph, workf
 from django_pgqueue.stats.graphs.groups import NodeGroup, grouped, layers_of
 
 from .batch_command import BLOCKED
-from .output import add_json, write_json
-from .subcommand import NotFound, Options, Subcommand, add_database, database_alias
+from .output import Output
+from .subcommand import NotFound, Options, Subcommand, add_reading, database_alias
 
 MOST_ALIKE: Final = 5
 """Jobs of one task in one layer that have lines of their own."""
@@ -33,11 +30,10 @@ ORDER: Final = (State.SUCCEEDED, State.RUNNING, State.READY, State.WAITING, Stat
 
 def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("batch_id", type=int, metavar="ID", help="Id of the workflow, which is that of its batch.")
-    add_database(parser)
-    add_json(parser)
+    add_reading(parser)
 
 
-def _show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+def _show(options: Options, out: Output) -> None:
     alias, batch_id = database_alias(options), options["batch_id"]
     try:
         batch = Batch.get(batch_id, database=alias)
@@ -48,24 +44,23 @@ def _show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> Non
         raise NotFound(f"Batch {batch_id} is no workflow: `manage.py pgqueue batch show {batch_id}` shows it.")
     progress = batch.progress()
     counts = batch_counts([batch_id], COUNTED, alias)[batch_id]
-    if options["json"]:
-        write_json(stdout, _document(batch_id, batch.record.description, graph, progress._asdict()))
+    if out.is_json:
+        out.json(_document(batch_id, batch.record.description, graph, progress._asdict()))
         return
     heading = in_line(f"Workflow {batch_id}: {batch.record.description}".rstrip(": "))
     figures = ", ".join(f"{getattr(counts, state)} {state}" for state in ORDER if getattr(counts, state).value)
-    stdout.write(f"{heading}, {progress.finished:,} of {progress.total:,} jobs have ended: {figures}")
+    out.write(f"{heading}, {progress.finished:,} of {progress.total:,} jobs have ended: {figures}")
     if counts.is_blocked:
-        stdout.write(BLOCKED)
+        out.write(BLOCKED)
     if graph.is_cut:
-        stdout.write(f"It has more than {NODES_READ:,} jobs or too many dependencies, so they are not listed.")
+        out.write(f"It has more than {NODES_READ:,} jobs or too many dependencies, so they are not listed.")
         return
-    for line in _lines(graph):
-        stdout.write(line)
+    out.write_lines(_lines(graph))
 
 
 def _document(batch_id: int, description: str, graph: WorkflowGraph, progress: dict[str, int]) -> dict[str, Any]:
     """Return the JSON document. A graph that was cut has no jobs."""
-    needs = _needs(graph)
+    needs = graph.needs()
     layers = {} if graph.is_cut else layers_of([node.job_id for node in graph.nodes], needs)
     return {
         "workflow_id": batch_id,
@@ -88,7 +83,7 @@ def _document(batch_id: int, description: str, graph: WorkflowGraph, progress: d
 
 def _lines(graph: WorkflowGraph) -> Iterator[str]:
     """Yield the layers, each with its jobs. Many jobs of one task share a line."""
-    groups, needs = grouped(graph, MOST_ALIKE), _needs(graph)
+    groups, needs = grouped(graph, MOST_ALIKE), graph.needs()
     layer = -1
     for group in groups[:LINES]:
         if group.layer != layer:
@@ -113,13 +108,6 @@ def _needed(ids: Sequence[int]) -> str:
         return ""
     more = f" and {len(ids) - NEEDS_SHOWN:,} more" if len(ids) > NEEDS_SHOWN else ""
     return f", needs {', '.join(f'#{each}' for each in ids[:NEEDS_SHOWN])}{more}"
-
-
-def _needs(graph: WorkflowGraph) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = defaultdict(list)
-    for edge in graph.edges:
-        found[edge.job_id].append(edge.needs_id)
-    return found
 
 
 WORKFLOW: Final = Subcommand(

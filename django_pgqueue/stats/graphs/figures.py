@@ -5,6 +5,7 @@ The admin and `manage.py pgqueue workflow show` call this module.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Final, NamedTuple
 
 from django_pgqueue.db.statements import execute, numbers
@@ -41,6 +42,13 @@ class WorkflowGraph(NamedTuple):
     edges: list[GraphEdge]
     is_cut: bool
     """Whether the batch has more jobs, or more edges, than were read. Then there are no edges."""
+
+    def needs(self) -> dict[int, list[int]]:
+        """Return the dependencies of each job; of one without an edge, an empty list."""
+        found = defaultdict[int, list[int]](list)
+        for edge in self.edges:
+            found[edge.job_id].append(edge.needs_id)
+        return found
 
 
 class Related(NamedTuple):

@@ -48,10 +48,7 @@ def grouped(graph: WorkflowGraph, most_alike: int) -> list[NodeGroup]:
 
     A job is a group of its own if at most `most_alike` jobs have its task and its layer.
     """
-    needs: dict[int, list[int]] = defaultdict(list)
-    for edge in graph.edges:
-        needs[edge.job_id].append(edge.needs_id)
-    layers = layers_of([node.job_id for node in graph.nodes], needs)
+    layers = layers_of([node.job_id for node in graph.nodes], graph.needs())
     together: dict[tuple[int, str], list[GraphNode]] = defaultdict(list)
     for node in graph.nodes:
         together[layers[node.job_id], node.task_name].append(node)

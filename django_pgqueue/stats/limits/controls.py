@@ -50,13 +50,7 @@ class Controls:
         policy = self.policy_of(limit_key)
         if policy is None:
             return None
-        return LimitValues(
-            concurrency=policy.concurrency,
-            rate=policy.rate,
-            burst=policy.burst,
-            share=policy.share,
-            is_ordered=policy.is_ordered,
-        )
+        return LimitValues(**{name: getattr(policy, name) for name in LimitValues.__slots__})
 
     def pause_of(self, limit_key: str) -> PauseStats | None:
         """Return the pause of a key or of its limit. If there are two, return the one that ends last."""
@@ -79,25 +73,15 @@ def controls_of(connection: Connection, limit_keys: Iterable[str]) -> Controls:
 
 def _read(connection: Connection, statement: str, params: Mapping[str, Any]) -> Controls:
     found = Controls()
-    for is_pause, name, concurrency, rate, burst, share, since, until, by, reason in execute(
-        connection, statement, params
-    ):
+    # The values have the fields of `OverrideStats`. Those of a pause begin with the time of the change.
+    for is_pause, *values in execute(connection, statement, params):
+        name = values[0]
         if is_pause is None:
             found.open_breakers.add(name)
         elif is_pause:
-            found.pauses[name] = PauseStats(Pausable.LIMIT, name, since, until, by, reason)
+            found.pauses[name] = PauseStats(Pausable.LIMIT, name, *values[5:])
         else:
-            found.overrides[name] = OverrideStats(
-                limit_key=name,
-                concurrency=concurrency,
-                rate=rate,
-                burst=burst,
-                share=share,
-                changed_at=since,
-                until=until,
-                by=by,
-                reason=reason,
-            )
+            found.overrides[name] = OverrideStats(**dict(zip(OverrideStats.__slots__, values, strict=True)))
     return found
 
 

@@ -63,7 +63,8 @@ def limits(database: str | None = None) -> tuple[LimitFigures, ...]:
     """
     connection = connection_of(database)
     declared = registry.limits()
-    running = {name: (count, weight) for name, count, weight in _read_running(connection)}
+    rows = execute(connection, limit_queries.RUNNING_OF_LIMITS, {"limit": RUNNING_LIMIT})
+    running = {name: (count, weight) for name, count, weight in rows}
     all_run = sum(count for count, _ in running.values()) <= RUNNING_LIMIT
     held, all_held = _read_held(connection)
     sums, all_named = _read_ready(connection)
@@ -96,11 +97,6 @@ def limits(database: str | None = None) -> tuple[LimitFigures, ...]:
         )
         found.append(figures)
     return tuple(found)
-
-
-def _read_running(connection: Connection) -> list[tuple[str, int, int]]:
-    rows = execute(connection, limit_queries.RUNNING_OF_LIMITS, {"limit": RUNNING_LIMIT})
-    return [(name, count, weight) for name, count, weight in rows]
 
 
 def _read_held(connection: Connection) -> tuple[Counter[str], bool]:

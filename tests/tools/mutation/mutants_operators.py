@@ -98,7 +98,7 @@ SHELL = [
             "if False:",
             inside="status_command.tiles",
         ),
-        Mutant("top leaves its screen", '        stdout.write(LEAVE, ending="")\n', "", inside="top_command._run"),
+        Mutant("top leaves its screen", '        out.stdout.write(LEAVE, ending="")\n', "", inside="top_command._run"),
         Mutant(
             "top ends in an outage",
             "(InterfaceError, OperationalError)",

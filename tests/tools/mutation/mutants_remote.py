@@ -8,7 +8,7 @@ ROLES = of_tests(
         "a user who may not create tokens gets the error of the database",
         "raise CommandError(MAY_NOT_CREATE) from None",
         "raise",
-        inside="remote_token_command._create",
+        inside="remote.commands._create",
     ),
 )
 INTERFACE = of_tests(

@@ -90,8 +90,8 @@ STATS = [
         ("tests/stats/test_overall.py",),
         Mutant(
             "paused jobs are due",
-            "            self.paused += due\n            return",
-            "            self.paused += due",
+            '"paused" if is_paused else "due"',
+            '"due"',
             inside="DepthSums.add_ready",
         ),
         Mutant(

@@ -1,34 +1,53 @@
-"""`manage.py pgqueue run`: run one job in this process, to see or debug what it does."""
+"""`manage.py pgqueue worker|run|health`: run a worker or a single job in this process, and read a worker's health file.
+
+`worker` is the same as `manage.py runworker`. `python -m django_pgqueue.health` starts faster than `health`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 
+from django_pgqueue import health
 from django_pgqueue.display import in_line, visible
 from django_pgqueue.ground.endings import Ending
+from django_pgqueue.management.commands import runworker
+from django_pgqueue.models import Job
 from django_pgqueue.states import State
 from django_pgqueue.tasks.registry import in_words
 from django_pgqueue.worker.foreground_run import run_one
 
+from .output import Output
 from .subcommand import ExitCode, NotFound, Options, Subcommand, add_database, database_alias
 
-if TYPE_CHECKING:
-    from django_pgqueue.models import Job
+
+def _add_worker(parser: argparse.ArgumentParser) -> None:
+    runworker.add_arguments(parser)
+    parser.add_argument(
+        *("-v", "--verbosity"),
+        type=int,
+        choices=range(4),
+        default=argparse.SUPPRESS,  # otherwise it would replace the value of `pgqueue -v 2 worker`
+        help="2: Print one line for each job that ends.",
+    )
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def _worker(options: Options, out: Output) -> None:
+    runworker.exit_worker(runworker.run(options, out.stdout))
+
+
+WORKER = Subcommand("worker", "Run a worker, like `runworker`.", _add_worker, _worker)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job_id", type=int, help="Number of the job.")
     add_database(parser, "Database of the job.")
     parser.add_argument("--retry", action="store_true", help="Make a finished job ready before running it.")
 
 
-def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
-    from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
-
+def _run(options: Options, out: Output) -> None:
     job_id, alias = options["job_id"], database_alias(options)
     job = Job.objects.using(alias).filter(pk=job_id).first()
     if job is None:
@@ -48,8 +67,8 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
     if report.ending is Ending.POSTPONED:
         raise CommandError(f"Job {job_id} was not run: {in_line(report.error)}.")
     if report.traceback:
-        stderr.write(visible(report.traceback))
-    stdout.write(
+        out.stderr.write(visible(report.traceback))
+    out.write(
         f"Job {job_id} ({in_line(job.task_name)}), attempt {job.attempt}: {report.ending.value}, now {job.state}."
     )
     if report.is_failure:
@@ -64,4 +83,16 @@ def _why_not_ready(job: Job) -> str:
     return "a worker has claimed it"
 
 
-RUN = Subcommand("run", "Run one ready job in this process, due or not.", _add_arguments, _run)
+RUN = Subcommand("run", "Run one ready job in this process, due or not.", _add_run, _run)
+
+
+def _health(options: Options, out: Output) -> None:
+    is_healthy, summary = health.judge(options["path"], max_age_seconds=options["max_age"], ready=options["ready"])
+    out.write(summary)
+    if not is_healthy:
+        sys.exit(ExitCode.FAILED)
+
+
+HEALTH = Subcommand(
+    "health", "Check from its health file whether a worker is alive or ready.", health.add_arguments, _health
+)
