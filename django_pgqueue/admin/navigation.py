@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.utils.functional import Promise
-from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.queue_databases import queue_aliases
 from django_pgqueue.models import Job
 
 from . import databases
-from .links import address
-
-
-class LinkedPage(NamedTuple):
-    """A page that the navigation links: the name of its URL without the prefix, its label, and its permission."""
-
-    name: str
-    label: Promise | str
-    permission: str
-
-
-PLACES: Final = (
-    LinkedPage("overview", _("Overview"), "pgqueue.view_job"),
-    LinkedPage("queues", _("Queues"), "pgqueue.view_job"),
-    LinkedPage("job_changelist", _("Jobs"), "pgqueue.view_job"),
-    LinkedPage("deadjob_changelist", _("Dead letters"), "pgqueue.view_job"),
-    LinkedPage("incidents", _("Incidents"), "pgqueue.view_job"),
-    LinkedPage("jobbatch_changelist", _("Batches"), "pgqueue.view_jobbatch"),
-    LinkedPage("worker_changelist", _("Workers"), "pgqueue.view_worker"),
-    LinkedPage("tasks", _("Tasks"), "pgqueue.view_job"),
-    LinkedPage("limits", _("Limits"), "pgqueue.view_job"),
-    LinkedPage("schedule_changelist", _("Schedules"), "pgqueue.view_schedule"),
-    LinkedPage("pause_changelist", _("Pauses"), "pgqueue.view_pause"),
-    LinkedPage("bulk_acts", _("Audit"), "pgqueue.view_job"),
-    LinkedPage("doctor", _("Doctor"), "pgqueue.view_job"),
-)
-"""All pages that the navigation links, in its order. It leaves out a page whose model is not registered."""
+from .links import PLACES, LinkedPage, address
 
 
 class ShownLink(NamedTuple):

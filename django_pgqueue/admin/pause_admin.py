@@ -32,7 +32,7 @@ from django_pgqueue.tasks import registry
 from . import bulk_acts, databases, links, private, shown
 from .act_view import log_change
 from .formatting import badge, breakable, by_until, moment, moment_ago, seen_at, visible
-from .links import jobs_url
+from .links import allowed_url, key_jobs_url
 from .readonly import ListOnlyAdmin, column
 
 if TYPE_CHECKING:
@@ -218,11 +218,9 @@ def pauses_of(request: HttpRequest, job: Job) -> list[str]:
 
 def _linked(request: HttpRequest, pause: Pause, text: str) -> str:
     """Return a text as a link to one pause in the list of pauses, or as it is if the user may not see the list."""
-    url = links.address_for(request, "pause_changelist")
-    if not url or not request.user.has_perm("pgqueue.view_pause"):
-        return text
     name = pause.name if _may_view(request, pause) else None
-    return format_html('<a href="{}">{}</a>', databases.link(request, url, kind=pause.kind, name=name), text)
+    url = allowed_url(request, "pause_changelist", kind=pause.kind, name=name)
+    return format_html('<a href="{}">{}</a>', url, text) if url else text
 
 
 def _cancel_links(request: HttpRequest, preview: str, pause: Pause) -> str:
@@ -238,7 +236,7 @@ def _cancel_links(request: HttpRequest, preview: str, pause: Pause) -> str:
     found = format_html_join(", ", '<a href="{}" aria-label="{} {}">{}</a>', rows)
     if kind is not Pausable.LIMIT:
         return found
-    url = jobs_url(request, name, State.READY)  # no column counts the jobs of a limit
+    url = key_jobs_url(request, name, State.READY)  # no column counts the jobs of a limit
     return format_html('<a href="{}">{}</a>, {}', url, _("List waiting jobs"), found)
 
 

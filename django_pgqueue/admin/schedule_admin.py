@@ -26,7 +26,7 @@ from django_pgqueue.schedules import job_options, next_ticks
 
 from . import databases
 from .formatting import dated, seen_at, visible
-from .links import address_for, redirect_to
+from .links import allowed_url, redirect_to
 from .private import may_view
 from .row_operations import selected_action
 from .schedules.actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered
@@ -137,10 +137,8 @@ class ScheduleAdmin(ScheduleColumns):
     def _done(self, request: HttpRequest, operation: ScheduleOperation, found: int) -> SafeString | str:
         """Return the message after an operation. After *Run now* it links the job to a user who may view it."""
         text = operation.done % {"count": 1}
-        if operation is not RUN or not request.user.has_perm("pgqueue.view_job"):
-            return str(text)
-        url = databases.link(request, address_for(request, "job_change", found))
-        return format_html('{} <a href="{}">{}</a>', text, url, _("Job #%s") % found)
+        url = allowed_url(request, "job_change", found) if operation is RUN else ""
+        return format_html('{} <a href="{}">{}</a>', text, url, _("Job #%s") % found) if url else str(text)
 
     def changeform_view(
         self, request: HttpRequest, object_id: Any = None, form_url: str = "", extra_context: Any = None

@@ -20,9 +20,9 @@ from django_pgqueue.ground.search_text import as_search_text
 from django_pgqueue.models import Job, SearchKey
 from django_pgqueue.tasks import registry
 
-from . import databases, private
+from . import private
 from .formatting import shortened, visible
-from .links import address_for
+from .links import page_url
 
 FOUND_LIMIT: Final = 1_000
 """Jobs found at most, the newest ones. With so few ids, the planner reads their rows by id also where the list has
@@ -81,9 +81,8 @@ def search_links(request: HttpRequest, job: Job) -> SafeString | str | None:
         return None
     if not private.is_visible(job):
         return str(private.NO_PERMISSION)
-    url = address_for(request, "job_changelist")
     links = [
-        (databases.link(request, url, q=f"{name}:{text}"), visible(f"{name}:{shortened(text)}"))
+        (page_url(request, "job_changelist", q=f"{name}:{text}"), visible(f"{name}:{shortened(text)}"))
         for name, text in sorted(keys.items())
         if name not in task.sensitive
     ]

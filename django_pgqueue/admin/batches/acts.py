@@ -25,7 +25,7 @@ from django_pgqueue.admin.console import answer_list
 from django_pgqueue.admin.console.page import READING
 from django_pgqueue.admin.formatting import shortened
 from django_pgqueue.admin.forms.form_page import form_page
-from django_pgqueue.admin.links import address_for, redirect_to
+from django_pgqueue.admin.links import page_url, redirect_to
 from django_pgqueue.admin.readonly import ReadOnlyAdmin
 from django_pgqueue.composed.batches import Batch
 from django_pgqueue.job_search import Filters, find
@@ -45,7 +45,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
 
 def may_act(request: HttpRequest, action: str) -> bool:
     """Return whether the user may retry or cancel the jobs of batches. A site without jobs has no bulk acts."""
-    has_page = bool(address_for(request, "bulk_preview"))
+    has_page = bool(page_url(request, "bulk_preview"))
     return has_page and request.user.has_perm(VIEW) and bulk_acts.is_allowed(request, action)
 
 
@@ -87,7 +87,7 @@ def close_view(request: HttpRequest, batch_id: int, site: AdminSite) -> HttpResp
         forms.Form(),
         title=title,
         submit=_("Yes, close it"),
-        back=address_for(request, "jobbatch_change", batch_id),
+        back=page_url(request, "jobbatch_change", batch_id),
         notes=notes,
         place="jobbatch_changelist",
     )
@@ -124,8 +124,4 @@ def buttons(request: HttpRequest, batch: JobBatch, counts: Any) -> list[tuple[st
         (_("Retry dead jobs…"), RETRY, may_act(request, RETRY) and bool(counts.dead.value)),
         (_("Cancel unfinished jobs…"), CANCEL, may_act(request, CANCEL) and bool(counts.unfinished.value)),
     ]
-    return [
-        (label, databases.link(request, address_for(request, f"batch_{name}", batch.pk)))
-        for label, name, is_offered in offered
-        if is_offered
-    ]
+    return [(label, page_url(request, f"batch_{name}", batch.pk)) for label, name, is_offered in offered if is_offered]

@@ -26,7 +26,7 @@ from django_pgqueue import stats
 from django_pgqueue.admin import databases, private
 from django_pgqueue.admin.formatting import breakable, dated, moment, seen_at, shortened, visible, word_badge
 from django_pgqueue.admin.job.columns import attach_executions, last_error, with_latest_execution, word
-from django_pgqueue.admin.links import address_for
+from django_pgqueue.admin.links import allowed_url, page_url
 from django_pgqueue.admin.list_filters import row_id_of
 from django_pgqueue.admin.navigation import rendered
 from django_pgqueue.admin.readonly import ReadOnlyAdmin
@@ -151,7 +151,7 @@ def _facts(request: HttpRequest, batch: Any) -> list[tuple[str, Any, str]]:
     def when(at: datetime | None) -> Any:
         return at and dated(at, seen_at(batch))
 
-    parent_url = address_for(request, "jobbatch_change", batch.parent_id) if batch.parent_id else ""
+    parent_url = page_url(request, "jobbatch_change", batch.parent_id) if batch.parent_id else ""
     found = [
         (_("Description"), visible(vars(batch)["description_text"]), ""),
         (_("Created"), when(batch.created_at), ""),
@@ -161,7 +161,7 @@ def _facts(request: HttpRequest, batch: Any) -> list[tuple[str, Any, str]]:
         (_("Succeeded"), when(batch.succeeded_at), ""),
         (_("Part of"), f"#{batch.parent_id}" if batch.parent_id else "", parent_url),
     ]
-    return [(label, value, url and databases.link(request, url)) for label, value, url in found if value]
+    return [(label, value, url) for label, value, url in found if value]
 
 
 # ---------------------------------------------------------------------------- callbacks
@@ -174,14 +174,13 @@ def _callbacks(request: HttpRequest, batch: Any) -> Any:
             continue
         row = SimpleNamespace(task_name=task_name, may_view_arguments=private.may_view(request))
         job_id = None if at is None else _job_of(batch, task_name, vars(batch)[f"{name}_digest"], at)
-        url = address_for(request, "job_change", job_id) if job_id else ""
         yield Callback(
             label,
             breakable(task_name),
             private.shown_arguments(row, vars(batch)[f"{name}_arguments"] or ""),
             moment(at),
             f"#{job_id}" if job_id else "",
-            databases.link(request, url) if url and request.user.has_perm("pgqueue.view_job") else "",
+            allowed_url(request, "job_change", job_id) if job_id else "",
         )
 
 
@@ -213,8 +212,10 @@ def _lists(request: HttpRequest, batch: Any, counts: BatchCounts) -> list[tuple[
     for state, label in (("cancelled", _("Cancelled jobs: %s")), ("running", _("Running jobs: %s"))):
         count = getattr(counts, state)
         found += [(label % count, "job", state)] if count.value else []
-    links = [(label, address_for(request, f"{model}_changelist"), state) for label, model, state in found]
-    return [(label, databases.link(request, url, state=state, batch=batch.pk)) for label, url, state in links if url]
+    links = [
+        (label, page_url(request, f"{model}_changelist", state=state, batch=batch.pk)) for label, model, state in found
+    ]
+    return [(label, url) for label, url in links if url]
 
 
 def _jobs(request: HttpRequest, batch: Any) -> list[BatchJobRow]:
@@ -229,10 +230,9 @@ def _jobs(request: HttpRequest, batch: Any) -> list[BatchJobRow]:
 
 
 def _job_row(request: HttpRequest, job: Job) -> BatchJobRow:
-    url = address_for(request, "job_change", job.pk)
     return BatchJobRow(
         f"#{job.pk}",
-        databases.link(request, url) if url else "",
+        page_url(request, "job_change", job.pk),
         word_badge(word(job)),
         breakable(job.task_name),
         last_error(job),
@@ -249,17 +249,17 @@ def _nested(request: HttpRequest, batch: Any) -> dict[str, Any]:
     found = list(rows.order_by("-pk")[: NESTED_SHOWN + 1])
     shown = found[:NESTED_SHOWN]
     counts = batch_counts([each.pk for each in shown], NESTED_COUNTED, alias) if shown else {}
-    every = address_for(request, "jobbatch_changelist")
+    has_more = len(found) > NESTED_SHOWN
     return {
         "nested": [
             {
                 "number": f"#{each.pk}",
-                "url": databases.link(request, address_for(request, "jobbatch_change", each.pk)),
+                "url": page_url(request, "jobbatch_change", each.pk),
                 "description": visible(vars(each)["short_description"]),
                 "badges": badges(each),
                 "progress": batch_words.with_words(each.pk, counts[each.pk]),
             }
             for each in shown
         ],
-        "more_nested_url": databases.link(request, every, parent=batch.pk) if len(found) > NESTED_SHOWN else "",
+        "more_nested_url": page_url(request, "jobbatch_changelist", parent=batch.pk) if has_more else "",
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.contrib import messages
 from django.db import connections
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -20,7 +20,7 @@ from django_pgqueue.admin import bulk_acts, databases, private
 from django_pgqueue.admin.act_view import act_view, check
 from django_pgqueue.admin.formatting import dated, moment, visible
 from django_pgqueue.admin.forms.argument_changes import other_job, shown_changes
-from django_pgqueue.admin.links import redirect_to
+from django_pgqueue.admin.links import page_url, redirect_to
 from django_pgqueue.lifecycle import audit
 from django_pgqueue.lifecycle.bulk_acts import PREVIEWED
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
@@ -66,7 +66,7 @@ def _row(request: HttpRequest, entry: AuditEntry) -> dict[str, Any]:
         "ending": bulk_acts.ending(entry),
         "who": visible(entry.done_by),
         "reason": visible(entry.reason[:REASON_SHOWN]),
-        "url": databases.link(request, reverse("admin:pgqueue_bulk_act", current_app=request.current_app), id=entry.pk),
+        "url": page_url(request, "bulk_act", id=entry.pk),
     }
 
 
@@ -136,7 +136,7 @@ def acts_on_job(request: HttpRequest, object_id: str) -> list[dict[str, Any]]:
     return [
         {
             **_row(request, audited.entry),
-            "other": other_job(request, audited.detail, getattr(request, "current_app", None)),
+            "other": other_job(request, audited.detail),
             "changes": shown_changes(audited.detail) if shows_detail else [],
             "is_hidden": bool(audited.detail) and not shows_detail,
         }

@@ -22,7 +22,7 @@ from django_pgqueue.admin.formatting import breakable, full_date, moment, shorte
 from django_pgqueue.admin.forms.argument_differences import Compared, compare
 from django_pgqueue.admin.job.list_pages import as_parameter
 from django_pgqueue.admin.job.tracebacks import Piece, pieces
-from django_pgqueue.admin.links import address_for
+from django_pgqueue.admin.links import page_url
 from django_pgqueue.admin.list_filters import SPAN_LABELS, SPANS, moment_of, time_of
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.models import Execution, Job
@@ -125,7 +125,6 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "detail": None if opened is None else _detail(request, alias, opened, chosen),
         "may_view": private.may_view(request),
         "hidden_note": private.LIST_NOTE,
-        "is_dead_list_linked": bool(address_for(request, "deadjob_changelist")),
     }
 
 
@@ -154,7 +153,6 @@ def _row(request: HttpRequest, group: Incident, chosen: str) -> dict[str, Any]:
     error = group.exception_class or NO_CLASS
     bounds = {"since": group.first_at.isoformat(), "until": as_parameter(group.last_at)}
     names = {"task": group.task_name, "error": error}
-    listed = address_for(request, "deadjob_changelist")
     return {
         "group": group,
         "task": breakable(group.task_name),
@@ -164,7 +162,7 @@ def _row(request: HttpRequest, group: Incident, chosen: str) -> dict[str, Any]:
         "last": moment(group.last_at),
         "sparkline": sparkline(group.failures),
         "url": databases.link(request, request.path, since=chosen, until=request.GET.get("until") or None, **names),
-        "list_url": databases.link(request, listed, **names, **bounds) if listed else "",
+        "list_url": page_url(request, "deadjob_changelist", **names, **bounds),
         "retry_url": _retry_url(request, group, bounds),
     }
 
@@ -174,7 +172,7 @@ def _retry_url(request: HttpRequest, group: Incident, bounds: dict[str, str]) ->
     if not request.user.has_perm("pgqueue.retry_job"):
         return ""
     filters = {"action": "retry", "state": "dead", "task": group.task_name, "error": group.exception_class, **bounds}
-    return databases.link(request, address_for(request, "bulk_preview"), **filters)
+    return page_url(request, "bulk_preview", **filters)
 
 
 def _opened(request: HttpRequest, found: Incidents) -> Incident | None:
@@ -196,7 +194,7 @@ def _detail(request: HttpRequest, alias: str, group: Incident, chosen: str) -> D
     return Detail(
         _row(request, group, chosen),
         f"#{latest}",
-        databases.link(request, address_for(request, "job_change", latest)),
+        page_url(request, "job_change", latest),
         visible(error),
         pieces(visible(traceback)) if traceback else [],
         _arguments(alias, group) if may_view else None,

@@ -17,11 +17,9 @@ from django_pgqueue.admin.formatting import breakable, shortened
 from django_pgqueue.admin.job.blocked_keys import Blocker, blockers
 from django_pgqueue.admin.limits.controls import ShownControls, controls_of
 from django_pgqueue.admin.limits.words import limit_lines, next_start_text, wait_text
-from django_pgqueue.admin.links import jobs_url, limit_url
+from django_pgqueue.admin.links import key_jobs_url, limit_url, page_url
 from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures
 from django_pgqueue.tasks import registry
-
-from . import console_urls
 
 
 class LimitCell(NamedTuple):
@@ -129,7 +127,7 @@ def _key_row(
         oldest="" if oldest is None else seconds_text(oldest),
         next_start=next_start_text(figures),
         wait=wait_text(figures, controls.policy),
-        wait_url=console_urls.job(request, in_way) if in_way and blocker is None else "",
+        wait_url=page_url(request, "job_change", in_way) if in_way and blocker is None else "",
         blocker=blocker,
         is_held=figures.held_until is not None,
         hold_shown=str(shown.number(figures.held_until)),
@@ -144,4 +142,4 @@ def _running(request: HttpRequest, limit_key: str, count: Count, weight: int) ->
 
 
 def _jobs(request: HttpRequest, limit_key: str, label: Promise | str, count: Count, *, word: str = "due") -> LimitCell:
-    return LimitCell(label, count, jobs_url(request, limit_key, word) if count.value else "")
+    return LimitCell(label, count, key_jobs_url(request, limit_key, word) if count.value else "")

@@ -19,11 +19,10 @@ from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import breakable, shortened
 from django_pgqueue.admin.job.blocked_keys import DEAD_SEARCHED, blocked_keys
 from django_pgqueue.admin.limits.controls import changed_keys
-from django_pgqueue.admin.links import limit_url
+from django_pgqueue.admin.links import allowed_url, limit_url
 from django_pgqueue.declared.limits import MAX_KEY_LENGTH, has_value, name_of
 from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures
 
-from . import console_urls
 from .limit_rows import key_rows, limit_rows
 from .page import ConsolePage
 
@@ -65,7 +64,7 @@ def _limit_context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "keys": key_rows(request, alias, keys),
         "typed": value,
         "is_first_page": not after,
-        "next_url": console_urls.url(request, "limit", limit=name, key=typed or None, after=page.next_after)
+        "next_url": allowed_url(request, "limit", limit=name, key=typed or None, after=page.next_after)
         if page.next_after and may_view
         else "",
         "note": "" if may_view else private.KEYS_NOTE,
@@ -73,8 +72,8 @@ def _limit_context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "more_blocked": len(blocked) > LISTED,
         "dead_searched": "" if is_complete else f"{DEAD_SEARCHED:,}",
         "changed": _named(request, changed if may_view else []),
-        "limits_url": console_urls.url(request, "limits"),
-        "limit_url": console_urls.url(request, "limit", limit=name),
+        "limits_url": allowed_url(request, "limits"),
+        "limit_url": allowed_url(request, "limit", limit=name),
         "key_length": MAX_KEY_LENGTH,
         **button_context(request),
     }

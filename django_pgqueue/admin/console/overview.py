@@ -20,13 +20,13 @@ from django_pgqueue import stats
 from django_pgqueue.admin.charts.axes import number_text, seconds_text
 from django_pgqueue.admin.console import activity
 from django_pgqueue.admin.formatting import breakable, shortened
+from django_pgqueue.admin.links import allowed_url, jobs_url
 from django_pgqueue.doctor import Finding, Level, examine
 from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.stats import Overview
 from django_pgqueue.stats.unread import Figures, read_each
 
-from . import console_urls
 from .page import ConsolePage
 from .queue_rows import QueueRow, queue_rows
 
@@ -134,7 +134,7 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     return {
         **figures,
         "banners": [*found, *figures.get("banners", ())],
-        "doctor_url": console_urls.url(request, "doctor"),
+        "doctor_url": allowed_url(request, "doctor"),
     }
 
 
@@ -156,12 +156,12 @@ def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, An
         "tiles": list(tiles(request, overview)),
         "rows": rows,
         "more_queues": len(overview.queues) - len(rows),
-        "queues_url": console_urls.url(request, "queues"),
+        "queues_url": allowed_url(request, "queues"),
         "is_new": _is_new(overview, rows),
         "banners": [*unread_banners(figures.unread), *of_overview(overview)],
         "past": _("7 days") if past and past.span.name == "week" else _("24 hours"),
         "incidents": _incidents(request, failures),
-        "incidents_url": console_urls.url(request, "incidents"),
+        "incidents_url": allowed_url(request, "incidents"),
         "failing": _failing(request, by_task),
         "slowest": _slowest(request, by_task),
         **(activity.context(request, past) if past else {}),
@@ -171,27 +171,27 @@ def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, An
 def tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
     """Yield the figures of all queues together."""
     oldest = overview.oldest_due_seconds
-    due = console_urls.jobs(request, "due")
+    due = jobs_url(request, "due")
     yield Tile(_("due"), str(overview.due), due)
     yield Tile(_("oldest due"), "–" if oldest is None else seconds_text(oldest), due)
     if overview.paused.value:
-        yield Tile(_("paused"), str(overview.paused), console_urls.jobs(request, "paused"))
-    yield Tile(_("scheduled"), str(overview.scheduled), console_urls.jobs(request, "scheduled"))
-    yield Tile(_("retrying"), str(overview.retrying), console_urls.jobs(request, "retrying"))
+        yield Tile(_("paused"), str(overview.paused), jobs_url(request, "paused"))
+    yield Tile(_("scheduled"), str(overview.scheduled), jobs_url(request, "scheduled"))
+    yield Tile(_("retrying"), str(overview.retrying), jobs_url(request, "retrying"))
     if overview.suspended.value:
         yield Tile(_("suspended"), str(overview.suspended), note=_("scheduled or retrying"))
     if overview.waiting.value:
         note = _("for other jobs")
-        yield Tile(_("waiting"), str(overview.waiting), console_urls.jobs(request, "waiting"), note)
-    yield Tile(_("running"), str(overview.running), console_urls.jobs(request, "running"))
+        yield Tile(_("waiting"), str(overview.waiting), jobs_url(request, "waiting"), note)
+    yield Tile(_("running"), str(overview.running), jobs_url(request, "running"))
     if overview.lost.value:
-        yield Tile(_("lost"), str(overview.lost), console_urls.jobs(request, "lost"), is_bad=True)
+        yield Tile(_("lost"), str(overview.lost), jobs_url(request, "lost"), is_bad=True)
     dead = overview.dead_24h
-    yield Tile(_("dead in 24 h"), str(dead), console_urls.jobs(request, "dead", since="day"), is_bad=dead.value > 0)
+    yield Tile(_("dead in 24 h"), str(dead), jobs_url(request, "dead", since="day"), is_bad=dead.value > 0)
     out = "–" if overview.finished_per_minute is None else number_text(overview.finished_per_minute)
     enqueued = _("%(count)s enqueued") % {"count": number_text(overview.enqueued_per_minute)}
     yield Tile(_("finished per min"), out, note=enqueued)
-    workers = console_urls.url(request, "worker_changelist")
+    workers = allowed_url(request, "worker_changelist")
     yield Tile(_("workers"), f"{overview.workers:,}", workers, is_bad=not overview.workers and overview.due.value > 0)
     yield Tile(_("slots busy"), f"{overview.slots_busy:,} / {overview.slots_total:,}", workers)
 
@@ -218,10 +218,10 @@ def _incidents(request: HttpRequest, failures: Sequence[stats.FailureCount]) -> 
 def _incident(request: HttpRequest, failure: stats.FailureCount) -> str:
     """Return the URL of the incident of these failures, or of the task's jobs if none of them is dead."""
     if not failure.dead:
-        return console_urls.url(request, "job_changelist", task=failure.task_name)
+        return allowed_url(request, "job_changelist", task=failure.task_name)
     since = "week" if activity.chosen_span(request).name == "week" else "day"
     error = failure.exception_class or NO_CLASS
-    return console_urls.url(request, "incidents", task=failure.task_name, error=error, since=since)
+    return allowed_url(request, "incidents", task=failure.task_name, error=error, since=since)
 
 
 def _failing(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[SlowTask]:
@@ -249,14 +249,14 @@ def _slowest(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> lis
             breakable(shortened(task.name)),
             seconds_text(p95),
             _("%(count)s attempts") % {"count": f"{task.run.count:,}"},
-            console_urls.url(request, "job_changelist", task=task.name),
+            allowed_url(request, "job_changelist", task=task.name),
         )
         for p95, task in sorted(timed, key=lambda each: -each[0])[:TASKS_LIMIT]
     ]
 
 
 def _dead_letters(request: HttpRequest, task_name: str) -> str:
-    return console_urls.url(request, "deadjob_changelist", task=task_name, since="day")
+    return allowed_url(request, "deadjob_changelist", task=task_name, since="day")
 
 
 OVERVIEW: Final = ConsolePage("overview", gettext_lazy("Overview"), _context, document=stats.overview)

@@ -15,10 +15,9 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue.admin import bulk_acts, shown
 from django_pgqueue.admin.charts.axes import number_text, seconds_text
 from django_pgqueue.admin.formatting import breakable, pause_text, shortened
+from django_pgqueue.admin.links import allowed_url, jobs_url
 from django_pgqueue.states import State, TransitionName
 from django_pgqueue.stats import Count, QueueStats, WorkerStats
-
-from . import console_urls
 
 STATES: Final = {
     "due": gettext_lazy("due"),
@@ -96,7 +95,7 @@ def _row(request: HttpRequest, queue: QueueStats, workers: Sequence[WorkerStats]
     return QueueRow(
         queue=queue,
         name=breakable(shortened(queue.name)),
-        url=console_urls.url(request, "queue", queue=queue.name),
+        url=allowed_url(request, "queue", queue=queue.name),
         cells=[_cell(request, queue, state) for state in STATES],
         oldest="" if oldest is None else seconds_text(oldest),
         enqueued=number_text(queue.enqueued_per_minute),
@@ -107,7 +106,7 @@ def _row(request: HttpRequest, queue: QueueStats, workers: Sequence[WorkerStats]
         pause=""
         if (pause := queue.pause) is None
         else pause_text(pause.paused_at, pause.by, pause.until, pause.reason),
-        pause_url=console_urls.url(request, "pause_changelist", kind="queue", name=queue.name) if queue.pause else "",
+        pause_url=allowed_url(request, "pause_changelist", kind="queue", name=queue.name) if queue.pause else "",
         clear_url=_clear_url(request, queue),
         shown="" if queue.pause is None else str(shown.number(queue.pause.paused_at)),
     )
@@ -115,9 +114,7 @@ def _row(request: HttpRequest, queue: QueueStats, workers: Sequence[WorkerStats]
 
 def _cell(request: HttpRequest, queue: QueueStats, state: str) -> StateCell:
     count: Count = getattr(queue, state)
-    return StateCell(
-        state, STATES[state], count, console_urls.jobs(request, state, queue=queue.name) if count.value else ""
-    )
+    return StateCell(state, STATES[state], count, jobs_url(request, state, queue=queue.name) if count.value else "")
 
 
 def _clear_url(request: HttpRequest, queue: QueueStats) -> str:
@@ -125,7 +122,7 @@ def _clear_url(request: HttpRequest, queue: QueueStats) -> str:
     if not (is_waiting and bulk_acts.is_allowed(request, TransitionName.CANCEL)):
         return ""
     act = {"action": TransitionName.CANCEL, "state": State.READY, "queue": queue.name}
-    return console_urls.url(request, "bulk_preview", **act)
+    return allowed_url(request, "bulk_preview", **act)
 
 
 def _slots_of(worker: WorkerStats) -> SlotsOf:

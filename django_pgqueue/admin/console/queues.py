@@ -16,9 +16,10 @@ from django_pgqueue import stats
 from django_pgqueue.admin.charts.axes import seconds_text
 from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import breakable, shortened
+from django_pgqueue.admin.links import allowed_url
 from django_pgqueue.stats.unread import read_each
 
-from . import activity, console_urls
+from . import activity
 from .overview import unread_banners
 from .page import ConsolePage
 from .queue_rows import queue_rows
@@ -57,7 +58,7 @@ def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "name": breakable(shortened(name)),
         "rows": queue_rows(request, [queue], live),
         "lanes": [(lane, seconds_text(lane.oldest_due_seconds or 0.0)) for lane in lanes],
-        "queues_url": console_urls.url(request, "queues"),
+        "queues_url": allowed_url(request, "queues"),
         "banners": unread_banners(figures.unread),
         **button_context(request),
         **(activity.context(request, past) if past else {}),

@@ -15,9 +15,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import acts, stats
-from django_pgqueue.admin import databases, shown
+from django_pgqueue.admin import shown
 from django_pgqueue.admin.formatting import breakable, by_until, duration, visible
-from django_pgqueue.admin.links import address_for
+from django_pgqueue.admin.links import page_url
 from django_pgqueue.schedules import declarations, next_ticks
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.task_descriptions import depth_of, own_options, signature_of_call, summary_of
@@ -109,7 +109,7 @@ def _row(
         day=_day([days[name] for name in names if name in days]),
         pause=_pause_text(pause),
         pause_shown=_pause_shown(pause),
-        enqueue_url=databases.link(request, address_for(request, "enqueue", task.name)) if may_enqueue else "",
+        enqueue_url=page_url(request, "enqueue", task.name) if may_enqueue else "",
     )
 
 
@@ -143,17 +143,16 @@ def _in_words(times: Any) -> str:
 
 def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[LinkedCount]:
     """Return the numbers of jobs that are not 0, each with a link to the list of these jobs."""
-    jobs, dead = (address_for(request, f"{model}_changelist") for model in ("job", "deadjob"))
     scheduled = depth.scheduled + depth.retrying
     of_states = (
-        (_("due"), depth.due + depth.paused, jobs, "due"),
-        (_("scheduled"), scheduled, jobs, "scheduled"),
-        (_("running"), depth.running + depth.lost, jobs, "running"),
-        (_("dead"), depth.dead, dead, None),
+        (_("due"), depth.due + depth.paused, "job", "due"),
+        (_("scheduled"), scheduled, "job", "scheduled"),
+        (_("running"), depth.running + depth.lost, "job", "running"),
+        (_("dead"), depth.dead, "deadjob", None),
     )
     return [
-        LinkedCount(label, str(count), databases.link(request, url, state=state, task=name) if url else "")
-        for label, count, url, state in of_states
+        LinkedCount(label, str(count), page_url(request, f"{model}_changelist", state=state, task=name))
+        for label, count, model, state in of_states
         if count.value
     ]
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from django.contrib.admin import AdminSite
 from django.db.models import Exists, OuterRef
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from django_pgqueue.acts import EDIT_AND_RETRY
-from django_pgqueue.admin import databases, private
+from django_pgqueue.admin import private
 from django_pgqueue.admin.formatting import moment, visible
+from django_pgqueue.admin.links import page_url
 from django_pgqueue.models import AuditedJob, Job
 
 IS_EDITED: Final = Exists(AuditedJob.objects.filter(job_id=OuterRef("pk"), entry__action=EDIT_AND_RETRY.name))
@@ -54,16 +53,16 @@ class RelatedJob(NamedTuple):
     note: str
 
 
-def related_jobs(request: HttpRequest, job: Job, site: AdminSite) -> list[RelatedJob]:
+def related_jobs(request: HttpRequest, job: Job) -> list[RelatedJob]:
     """Return the jobs that were made from a job, and the one that it was made from, latest first."""
     if not vars(job).get("is_edited"):
         return []
     rows = AuditedJob.objects.using(str(job._state.db)).filter(job_id=job.pk, entry__action=EDIT_AND_RETRY.name)
     found = rows.select_related("entry").order_by("-entry_id")[:SHOWN]
-    return [each for row in found if (each := _related(request, job, row, site)) is not None]
+    return [each for row in found if (each := _related(request, job, row)) is not None]
 
 
-def other_job(request: HttpRequest, detail: Any, current_app: str | None) -> OtherJob | None:
+def other_job(request: HttpRequest, detail: Any) -> OtherJob | None:
     """Return the other job of an *Edit and retry* from the stored detail. None for other acts, and after an erasure."""
     stored = detail if isinstance(detail, Mapping) else {}
     label, key = (_("Retried with other arguments as"), "retried_as")
@@ -72,12 +71,11 @@ def other_job(request: HttpRequest, detail: Any, current_app: str | None) -> Oth
     job_id = stored.get(key)
     if not isinstance(job_id, int):
         return None
-    url = reverse("admin:pgqueue_job_change", args=[job_id], current_app=current_app)
-    return OtherJob(label, job_id, databases.link(request, url))
+    return OtherJob(label, job_id, page_url(request, "job_change", job_id))
 
 
-def _related(request: HttpRequest, job: Job, row: AuditedJob, site: AdminSite) -> RelatedJob | None:
-    other = other_job(request, row.detail, site.name)
+def _related(request: HttpRequest, job: Job, row: AuditedJob) -> RelatedJob | None:
+    other = other_job(request, row.detail)
     if other is None:
         return None
     is_visible = private.is_visible(job)

@@ -14,7 +14,6 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin.models import ADDITION
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
@@ -23,7 +22,7 @@ from django_pgqueue.acts import ENQUEUE
 from django_pgqueue.admin import databases, private
 from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.formatting import shortened, visible
-from django_pgqueue.admin.links import address_for, redirect_to
+from django_pgqueue.admin.links import address_for, page_url, redirect_to
 from django_pgqueue.db.fields import aware
 from django_pgqueue.db.queue_databases import queue_aliases
 from django_pgqueue.enqueue.new_job import alias_of
@@ -59,11 +58,6 @@ class EnqueueForm(ArgumentForm, PlaceForm):
         return {name: value for name, value in given.items() if value is not None}
 
 
-def url(site: AdminSite, task_name: str) -> str:
-    """Return the URL of the form for a registered task."""
-    return reverse("admin:pgqueue_enqueue", args=[task_name], current_app=site.name)
-
-
 @sensitive_post_parameters()
 def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpResponse:
     """Show the form, or enqueue the job and show its page.
@@ -84,7 +78,8 @@ def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpR
     form = EnqueueForm(request.POST or None, task=task, database=alias)
     if form.is_bound and form.is_valid():
         try:
-            return HttpResponseRedirect(_link(request, site, alias, _enqueue(request, task, form, alias)))
+            job_url = address_for(request, "job_change", _enqueue(request, task, form, alias))
+            return HttpResponseRedirect(databases.link_to(alias, job_url))
         except NotEnqueued as error:
             form.add_error(None, str(error))
     return form_page(
@@ -93,7 +88,7 @@ def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpR
         form,
         title=_("Enqueue %(task)s") % {"task": visible(task.name)},
         submit=_("Enqueue"),
-        back=address_for(request, "job_changelist"),
+        back=page_url(request, "job_changelist"),
         notes=[_("The job is added to the database %s.") % alias] if len(queue_aliases()) > 1 else [],
         hidden=token_field(request),
     )
@@ -104,11 +99,6 @@ def _database(request: HttpRequest, task: Task[..., Any]) -> str:
     of_task = task.fixed_database or (None if task.adapter is None else task.adapter.database)
     named = databases.PARAMETER in request.GET
     return databases.chosen(request) if named or of_task is None else of_task
-
-
-def _link(request: HttpRequest, site: AdminSite, alias: str, job_id: int) -> str:
-    page = reverse("admin:pgqueue_job_change", args=[job_id], current_app=site.name)
-    return page if alias == queue_aliases()[0] else f"{page}?{databases.PARAMETER}={alias}"
 
 
 def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alias: str) -> int:

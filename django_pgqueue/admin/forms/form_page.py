@@ -17,7 +17,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import queues, stats
-from django_pgqueue.admin import databases
 from django_pgqueue.admin.navigation import rendered
 from django_pgqueue.options.task_options import OPTIONS
 from django_pgqueue.options.validation import unknown_queue
@@ -63,12 +62,12 @@ def form_page(
 ) -> TemplateResponse:
     """Return the page. `notes` are sentences above the form, `hidden` more inputs, `back` the URL of *Cancel*.
 
-    If `back` has parameters, it names the database itself. `place` is the link that the navigation marks as current.
+    `place` is the link that the navigation marks as current.
     """
     context = {
         "form": form,
         "submit": submit,
-        "back": back if "?" in back else databases.link(request, back),
+        "back": back,
         "notes": [note for note in notes if note],
         "hidden": hidden,
         "is_dangerous": is_dangerous,

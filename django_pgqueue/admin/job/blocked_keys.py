@@ -14,9 +14,9 @@ from django.db.models.functions import RowNumber
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from django_pgqueue.admin import databases, shown
+from django_pgqueue.admin import shown
 from django_pgqueue.admin.formatting import moment_ago, shortened
-from django_pgqueue.admin.links import address_for
+from django_pgqueue.admin.links import page_url
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.limits import name_of
 from django_pgqueue.models import Job
@@ -97,11 +97,11 @@ def _readable(alias: str | None) -> QuerySet[Job]:
 
 
 def _blocker(request: HttpRequest, job: Any) -> Blocker:
-    url = address_for(request, "job_change", job.pk)
+    url = page_url(request, "job_change", job.pk)
     return Blocker(
         job,
         shortened(str(job)),
-        databases.link(request, url) if url else "",
+        url,
         moment_ago(job.finished_at, job),
         offered(request, job, (RETRY, DELETE)) if url else [],
         shown.fields(job),

@@ -18,7 +18,6 @@ from django.db import connections, transaction
 from django.db.models import TextField
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
 
@@ -40,7 +39,7 @@ from django_pgqueue.admin.forms.new_jobs import (
     sent_before,
     token_field,
 )
-from django_pgqueue.admin.links import address_for, redirect_to
+from django_pgqueue.admin.links import page_url, redirect_to
 from django_pgqueue.admin.private import TEXT_LIMIT
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.encoding import codecs
@@ -73,11 +72,11 @@ class EditForm(ArgumentForm):
             self.fields["confirmed"].label = text
 
 
-def button(request: HttpRequest, job: Job, site: AdminSite) -> str:
+def button(request: HttpRequest, job: Job) -> str:
     """Return the URL of the form for the page of a job, or "" if the user or the job's state does not allow it."""
     if job.state not in FINISHED or not EDIT_AND_RETRY.is_allowed(request.user):
         return ""
-    return databases.link(request, reverse("admin:pgqueue_job_edit", args=[job.pk], current_app=site.name))
+    return page_url(request, "job_edit", job.pk)
 
 
 @sensitive_post_parameters()
@@ -103,7 +102,7 @@ def edit_view(request: HttpRequest, object_id: int, site: AdminSite) -> HttpResp
         form,
         title=_("Edit and retry %(job)s") % {"job": visible(str(job))},
         submit=_("Enqueue as a new job"),
-        back=address_for(request, "job_change", object_id),
+        back=page_url(request, "job_change", object_id),
         notes=_notes(job, form),
         hidden=token_field(request) + shown.hidden(_seen(request, job)),
     )

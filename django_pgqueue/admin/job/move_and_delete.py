@@ -14,7 +14,6 @@ from django import forms
 from django.contrib.admin import AdminSite
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext_lazy
@@ -24,6 +23,7 @@ from django_pgqueue.admin import shown
 from django_pgqueue.admin.formatting import visible
 from django_pgqueue.admin.forms import confirmation
 from django_pgqueue.admin.forms.form_page import PlaceForm, form_page
+from django_pgqueue.admin.links import page_url
 from django_pgqueue.models import Job
 from django_pgqueue.states import Seen
 
@@ -56,7 +56,7 @@ class MoveOperation(JobOperation):
             form,
             title=_("Move %(job)s") % {"job": visible(str(job))},
             submit=_("Move"),
-            back=_page_of(job, site),
+            back=page_url(request, "job_change", job.pk),
             notes=[note, _("An empty field changes nothing.")],
             hidden=shown.hidden(seen),
         )
@@ -87,7 +87,7 @@ class DeleteOperation(JobOperation):
             forms.Form(),
             title=_("Delete %(job)s?") % {"job": visible(str(job))},
             submit=_("Yes, delete it"),
-            back=_page_of(job, site),
+            back=page_url(request, "job_change", job.pk),
             notes=[_("The job is deleted with its attempts, its arguments and its result. This cannot be undone.")],
             hidden=format_html("{}{}", shown.hidden(seen), confirmed),
             is_dangerous=True,
@@ -97,10 +97,6 @@ class DeleteOperation(JobOperation):
 def _move_form(request: HttpRequest, job: Job) -> MoveForm:
     """Return the form, with the posted values unless the button on the job's page was pressed."""
     return MoveForm(request.POST if "queue_name" in request.POST else None, database=str(job._state.db))
-
-
-def _page_of(job: Job, site: AdminSite) -> str:
-    return reverse("admin:pgqueue_job_change", args=[job.pk], current_app=site.name)
 
 
 MOVE: Final = MoveOperation(

@@ -22,7 +22,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin import databases, private, shown
+from django_pgqueue.admin import private, shown
 from django_pgqueue.admin.formatting import (
     badge,
     breakable,
@@ -35,7 +35,7 @@ from django_pgqueue.admin.formatting import (
     word_badge,
 )
 from django_pgqueue.admin.forms.argument_changes import IS_EDITED, related_jobs
-from django_pgqueue.admin.links import address_for, key_link
+from django_pgqueue.admin.links import allowed_url, key_link, page_url
 from django_pgqueue.admin.navigation import rendered
 from django_pgqueue.admin.pause_admin import pauses_of
 from django_pgqueue.admin.private import TEXT_LIMIT
@@ -122,8 +122,8 @@ def job_page(
         "blocker": blocker_of(request, job),
         "blocked": blocked_by(job),
         "back": request.get_full_path(),
-        "edit_url": edit_and_retry.button(request, job, admin.admin_site),
-        "related_jobs": related_jobs(request, job, admin.admin_site),
+        "edit_url": edit_and_retry.button(request, job),
+        "related_jobs": related_jobs(request, job),
         **extra_context,
     }
     return rendered(request, admin.admin_site, "job.html", visible(str(job)), context, opts=admin.opts)
@@ -197,10 +197,8 @@ def _batch(request: HttpRequest, job: Job) -> Any:
     """Return the batch of the job, with a link if the user may see it; None without one."""
     if job.batch_id is None:
         return None
-    found = address_for(request, "jobbatch_change", job.batch_id)
-    if not found or not request.user.has_perm("pgqueue.view_jobbatch"):
-        return f"#{job.batch_id}"
-    return format_html('<a href="{}">#{}</a>', databases.link(request, found), job.batch_id)
+    url = allowed_url(request, "jobbatch_change", job.batch_id)
+    return format_html('<a href="{}">#{}</a>', url, job.batch_id) if url else f"#{job.batch_id}"
 
 
 def _limited(request: HttpRequest, job: Job) -> list[tuple[str, Any]]:
@@ -231,10 +229,8 @@ def _enqueued_by(request: HttpRequest, job: Job) -> Any:
     if run is None:
         return None
     name, at = visible(run.schedule.name), moment(run.tick_at)
-    may_view = request.user.has_perm("pgqueue.view_schedule")
-    if not (found := address_for(request, "schedule_change", run.schedule_id) if may_view else ""):
-        return format_html("{}, {}", name, at)
-    return format_html('<a href="{}">{}</a>, {}', databases.link(request, found), name, at)
+    url = allowed_url(request, "schedule_change", run.schedule_id)
+    return format_html('<a href="{}">{}</a>, {}', url, name, at) if url else format_html("{}, {}", name, at)
 
 
 def _runs_as(task_name: str) -> str | None:
@@ -332,10 +328,9 @@ def _rows(request: HttpRequest, jobs: Iterable[Related]) -> list[RelatedRow]:
 
 
 def _row(request: HttpRequest, job: Related) -> RelatedRow:
-    url: Any = address_for(request, "job_change", job.job_id) if job.state is not None else ""
     return RelatedRow(
         f"#{job.job_id}",
-        databases.link(request, url) if url else "",
+        page_url(request, "job_change", job.job_id) if job.state is not None else "",
         breakable(job.task_name) if job.task_name is not None else "",
         word_badge(job.state) if job.state is not None else badge("unknown", _("removed")),
         POLICIES.get(job.policy, job.policy),

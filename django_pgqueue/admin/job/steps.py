@@ -13,9 +13,9 @@ from django.db.models.functions import Cast, Left
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from django_pgqueue.admin import databases, private
+from django_pgqueue.admin import private
 from django_pgqueue.admin.formatting import badge, duration, moment, visible, word_badge
-from django_pgqueue.admin.links import address_for
+from django_pgqueue.admin.links import page_url
 from django_pgqueue.models import Job, JobStep
 from django_pgqueue.states import State, StepKind, StepState
 
@@ -76,8 +76,7 @@ def compensation_note(request: HttpRequest, job: Job, steps: Sequence[JobStep]) 
 
 def _link_to(request: HttpRequest, step: JobStep) -> tuple[str, str]:
     """Return the number of the job that undoes a step, and its URL; "" if the site has no page for it."""
-    url: Any = address_for(request, "job_change", step.compensation_id or 0)
-    return f"#{step.compensation_id}", databases.link(request, url) if url else ""
+    return f"#{step.compensation_id}", page_url(request, "job_change", step.compensation_id or 0)
 
 
 def shown_step(request: HttpRequest, job: Job, step: JobStep) -> dict[str, Any]:

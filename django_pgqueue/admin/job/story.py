@@ -18,9 +18,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
-from django_pgqueue.admin import databases, private
+from django_pgqueue.admin import private
 from django_pgqueue.admin.formatting import duration, moment, seen_at, visible, word_badge
-from django_pgqueue.admin.links import address_for, jobs_url, limit_url
+from django_pgqueue.admin.links import allowed_url, key_jobs_url, limit_url, page_url
 from django_pgqueue.declared.limits import has_value, without_value
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.models import Job
@@ -109,20 +109,20 @@ def reason_links(request: HttpRequest, why: Why) -> Iterator[ReasonLink]:
         shown = without_value(name) if is_hidden else name
         label = _("Pause of the %(what)s") % {"what": visible(f"{why.pause.kind} {shown}")}
         target = {"kind": why.pause.kind.value, "name": None if is_hidden else name}
-        yield from _link(request, label, "pause", "pgqueue.view_pause", **target)
+        yield from _link(request, label, "pause_changelist", **target)
     if why.reason in (Reason.NO_WORKER, Reason.QUEUE_NOT_SERVED) or why.worker_id is not None:
-        yield from _link(request, gettext_lazy("Workers"), "worker", "pgqueue.view_worker")
+        yield from _link(request, gettext_lazy("Workers"), "worker_changelist")
     for busy in why.busy_tasks:
         label = _("Running jobs of %(task)s") % {"task": visible(busy.task_name)}
-        yield from _link(request, label, "job", "pgqueue.view_job", state="running", task=busy.task_name)
+        yield from _link(request, label, "job_changelist", state="running", task=busy.task_name)
     yield from job_links(request, why.dependency_ids)
     if why.limit_key is not None:
         yield from limit_links(request, why, why.limit_key)
     elif why.ahead is not None and why.ahead.value:
         label = _("Due jobs of %(queue)s in claim order") % {"queue": visible(why.queue_name or "")}
-        yield from _link(request, label, "job", "pgqueue.view_job", state="due", queue=why.queue_name)
+        yield from _link(request, label, "job_changelist", state="due", queue=why.queue_name)
     if why.reason is Reason.UNKNOWN_TASK:
-        yield from _link(request, gettext_lazy("Workers"), "worker", "pgqueue.view_worker")
+        yield from _link(request, gettext_lazy("Workers"), "worker_changelist")
 
 
 def limit_links(request: HttpRequest, why: Why, limit_key: str) -> Iterator[ReasonLink]:
@@ -130,23 +130,20 @@ def limit_links(request: HttpRequest, why: Why, limit_key: str) -> Iterator[Reas
     if url := limit_url(request, limit_key):
         yield ReasonLink(_("Limit key %(key)s") % {"key": visible(private.shown_key(request, limit_key))}, url)
     yield from job_links(request, filter(None, (why.blocking_job_id, *why.running_job_ids)))
-    if why.ahead is not None and why.ahead.value and (url := jobs_url(request, limit_key, "due")):
+    if why.ahead is not None and why.ahead.value and (url := key_jobs_url(request, limit_key, "due")):
         yield ReasonLink(gettext_lazy("Due jobs of the key"), url)
 
 
 def job_links(request: HttpRequest, job_ids: Iterable[int]) -> Iterator[ReasonLink]:
     """Yield links to the pages of these jobs."""
     for job_id in job_ids:
-        if url := address_for(request, "job_change", job_id):
-            yield ReasonLink(f"#{job_id}", databases.link(request, url))
+        if url := page_url(request, "job_change", job_id):
+            yield ReasonLink(f"#{job_id}", url)
 
 
-def _link(
-    request: HttpRequest, label: Promise | str, model: str, permission: str, **parameters: str | None
-) -> Iterator[ReasonLink]:
-    found = address_for(request, f"{model}_changelist") if request.user.has_perm(permission) else ""
-    if found:
-        yield ReasonLink(label, databases.link(request, found, **parameters))
+def _link(request: HttpRequest, label: Promise | str, page: str, /, **parameters: str | None) -> Iterator[ReasonLink]:
+    if url := allowed_url(request, page, **parameters):
+        yield ReasonLink(label, url)
 
 
 # ---------------------------------------------------------------------------- the timeline

@@ -17,9 +17,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import acts
-from django_pgqueue.admin import databases, shown
+from django_pgqueue.admin import shown
 from django_pgqueue.admin.formatting import REASON_SHOWN, by_until, full_date, pause_text, shortened
-from django_pgqueue.admin.links import address_for
+from django_pgqueue.admin.links import page_url
 from django_pgqueue.admin.pause_admin import in_force
 from django_pgqueue.declared.limit_policies import PROBING, KeyPolicy, Override, policy_of
 from django_pgqueue.declared.limits import name_of
@@ -100,9 +100,9 @@ def _controls(
     *,
     is_open: bool,
 ) -> ShownControls:
-    found = address_for(request, "limit_change") if acts.OVERRIDE_LIMIT.is_allowed(request.user) else ""
     pause = pauses.get(limit_key)
     override, policy = overrides.get(limit_key), policy_in_force(limit_key, overrides, is_probing=is_open)
+    may_change = policy is not None and acts.OVERRIDE_LIMIT.is_allowed(request.user)
     return ShownControls(
         limit_key,
         shortened(limit_key),
@@ -110,7 +110,7 @@ def _controls(
         "" if pause is None else str(shown.number(pause.paused_at)),
         "" if override is None else override_text(override, inherited_policy(limit_key, overrides)),
         "" if override is None else str(shown.number(override.changed_at)),
-        databases.link(request, found, key=limit_key) if found and policy is not None else "",
+        page_url(request, "limit_change", key=limit_key) if may_change else "",
         policy,
         *_breaker_words(is_open=is_open, is_paused=pause is not None or name_of(limit_key) in pauses),
     )

@@ -17,9 +17,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin import databases
 from django_pgqueue.admin.formatting import LABELS, breakable, visible, word_badge
-from django_pgqueue.admin.links import address_for
+from django_pgqueue.admin.links import allowed_url
 from django_pgqueue.states import State
 from django_pgqueue.stats.graphs.figures import NODES_READ, WorkflowGraph, workflow_graph
 from django_pgqueue.stats.graphs.groups import NodeGroup, grouped, merged
@@ -177,14 +176,10 @@ def _box(request: HttpRequest, batch_id: int, group: NodeGroup, x: float, y: flo
 
 
 def _url(request: HttpRequest, batch_id: int, group: NodeGroup) -> str:
-    """Return the URL of the job, or of the list of the jobs of the task in the batch."""
-    if not request.user.has_perm("pgqueue.view_job"):
-        return ""
+    """Return the URL of the job, or of the list of the jobs of the task in the batch; "" if the user may not see it."""
     if len(group.nodes) == 1:
-        found = address_for(request, "job_change", group.nodes[0].job_id)
-        return databases.link(request, found) if found else ""
-    found = address_for(request, "job_changelist")
-    return databases.link(request, found, batch=batch_id, task=group.task_name) if found else ""
+        return allowed_url(request, "job_change", group.nodes[0].job_id)
+    return allowed_url(request, "job_changelist", batch=batch_id, task=group.task_name)
 
 
 # ---------------------------------------------------------------------------- texts
