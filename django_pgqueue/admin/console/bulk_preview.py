@@ -1,6 +1,6 @@
 """The preview of a bulk act: how many jobs it would change, some of them, and the form that requests it.
 
-A link leads here (`bulk_acts.preview_url()`), or "Select all" in a list of jobs. The form repeats the filter and the
+A link leads here, or "Select all" in a list of jobs. The form repeats the filter and the
 time of the preview, so workers change only jobs that were in the filter at that time and have not changed since. Each
 form requests one act, however often it is sent (see `new_jobs.token_field()`).
 """
