@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import queues, stats
 from django_pgqueue.acts import JOB_ACTS
-from django_pgqueue.admin import bulk_acts, databases
+from django_pgqueue.admin import bulk_acts, databases, private
 from django_pgqueue.admin.act_view import act_view, check
 from django_pgqueue.admin.forms.new_jobs import FORM_FIELD, read_token
 from django_pgqueue.admin.links import redirect_to
@@ -58,7 +58,7 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
     Raise `ValueError` if the action can change no job of the filter, and `PermissionDenied` if the filter has a limit
     key that the user may not see.
     """
-    bulk_acts.check_visible(request, selection)
+    private.check_key(request, selection.limit_key or "")
     alias = databases.chosen(request)
     preview = lifecycle_bulk_acts.preview(connections[alias], action, selection)
     return {
@@ -103,7 +103,7 @@ def _request(request: HttpRequest) -> HttpResponse:
     alias = databases.chosen(request)
     try:
         selection = bulk_acts.selection_of(given)
-        bulk_acts.check_visible(request, selection)
+        private.check_key(request, selection.limit_key or "")
         _check_target(selection.to_queue, alias)
         audit_id = _request_once(request, alias, action, selection)
     except ValueError as error:
