@@ -32,7 +32,7 @@ from django_pgqueue.tasks import registry
 
 from .argument_form import ArgumentForm
 from .form_page import PlaceForm, form_page
-from .new_jobs import NotEnqueued, announced, begin_once, decoded, read_token, refusals, sent_before, token_field
+from .new_jobs import NotEnqueued, announced, decoded, read_token, refusals, sent_before, token_field
 
 
 class EnqueueForm(ArgumentForm, PlaceForm):
@@ -112,7 +112,8 @@ def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alia
     connection = connections[alias]
     with refusals(), transaction.atomic(using=alias):
         chosen = {"task": task.name, **({"queue": options["queue_name"]} if "queue_name" in options else {})}
-        audit_id = begin_once(connection, token, ENQUEUE.name, chosen, by=request.user.get_username())
+        by = request.user.get_username()
+        audit_id = audit.begin_audit_once(connection, token, ENQUEUE.name, chosen, done_by=by)
         if audit_id is None:
             return sent_before(request, connection, token)
         if task.adapter is not None and "queue_name" in options:

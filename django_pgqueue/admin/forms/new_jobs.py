@@ -13,14 +13,13 @@ from uuid import UUID, uuid4
 from django.contrib import messages
 from django.core.exceptions import ObjectDoesNotExist
 from django.http import HttpRequest
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin.call_values import StoredArguments
 from django_pgqueue.admin.formatting import visible
+from django_pgqueue.admin.shown import hidden_input
 from django_pgqueue.exceptions import Cancel, Dead, DuplicateJob, InvalidTask
-from django_pgqueue.lifecycle import audit
 from django_pgqueue.models import AuditEntry, Job
 from django_pgqueue.task import Task
 from django_pgqueue.worker.execution.stored_values import DoesNotFit
@@ -64,7 +63,7 @@ def token_field(request: HttpRequest) -> SafeString:
     act, in the transaction that makes the job. A second request with the token waits for that transaction, and then
     finds the job or the act.
     """
-    return format_html('<input type="hidden" name="{}" value="{}">', FORM_FIELD, read_token(request) or uuid4())
+    return hidden_input(FORM_FIELD, read_token(request) or uuid4())
 
 
 def read_token(request: HttpRequest) -> UUID | None:
@@ -72,11 +71,6 @@ def read_token(request: HttpRequest) -> UUID | None:
     with suppress(ValueError):
         return UUID(request.POST.get(FORM_FIELD, ""))
     return None
-
-
-def begin_once(connection: Any, token: UUID, action: str, chosen: dict[str, Any], *, by: str) -> int | None:
-    """Begin the audit entry of an act; return its id, or None if the form was sent before."""
-    return audit.begin_audit_once(connection, token, action, chosen, done_by=by)
 
 
 def sent_before(request: HttpRequest, connection: Any, token: UUID) -> int:

@@ -32,7 +32,6 @@ from django_pgqueue.admin.forms.form_page import form_page
 from django_pgqueue.admin.forms.new_jobs import (
     NotEnqueued,
     announced,
-    begin_once,
     decoded,
     read_token,
     refusals,
@@ -179,7 +178,8 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: StoredA
     changes = _changes(task, stored, call)
     with refusals(), transaction.atomic(using=connection.alias):
         chosen = {"jobs": [job.pk], "changed": sorted(changes)}
-        audit_id = begin_once(connection, token, EDIT_AND_RETRY.name, chosen, by=request.user.get_username())
+        by = request.user.get_username()
+        audit_id = audit.begin_audit_once(connection, token, EDIT_AND_RETRY.name, chosen, done_by=by)
         if audit_id is None:
             return sent_before(request, connection, token)
         unchanged = Job.objects.using(connection.alias).filter(

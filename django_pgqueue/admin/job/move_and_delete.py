@@ -14,7 +14,6 @@ from django import forms
 from django.contrib.admin import AdminSite
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
-from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext_lazy
 
@@ -80,7 +79,6 @@ class DeleteOperation(JobOperation):
     def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
         if confirmation.is_given(request):
             return None
-        confirmed = format_html('<input type="hidden" name="{}" value="1">', confirmation.FIELD)
         return form_page(
             request,
             site,
@@ -89,7 +87,7 @@ class DeleteOperation(JobOperation):
             submit=_("Yes, delete it"),
             back=page_url(request, "job_change", job.pk),
             notes=[_("The job is deleted with its attempts, its arguments and its result. This cannot be undone.")],
-            hidden=format_html("{}{}", shown.hidden(seen), confirmed),
+            hidden=shown.hidden(seen) + shown.hidden_input(confirmation.FIELD, 1),
             is_dangerous=True,
         )
 

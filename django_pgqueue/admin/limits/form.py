@@ -19,7 +19,6 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
-from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -185,8 +184,6 @@ def _page(
             "" if own is None else override_text(own, inherited),
             of_all if limit.key is not None and limit_key == limit.name else "",
         ],
-        hidden=format_html(
-            '<input type="hidden" name="{}" value="{}">', SHOWN_FIELD, shown.number(own.changed_at if own else None)
-        ),
+        hidden=shown.hidden_input(SHOWN_FIELD, shown.number(own.changed_at if own else None)),
         place="limits",
     )
