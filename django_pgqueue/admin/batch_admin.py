@@ -25,10 +25,10 @@ from django_pgqueue.stats.batch_counts import batch_counts
 from . import databases
 from .batches.acts import act_urls, not_found
 from .batches.page import batch_page
-from .batches.words import badges, with_words
-from .formatting import moment_ago, shortened, visible
+from .batches.words import LABELS, badges, with_words
+from .formatting import moment_ago, visible
 from .links import address
-from .list_filters import row_id_of
+from .list_filters import BatchFilter, JobFilter, row_id_of
 from .readonly import DatabaseChangeList, ReadOnlyAdmin, column
 
 COUNTED: Final = 10_000
@@ -40,50 +40,31 @@ SHOWN: Final = 200
 CALLBACKS: Final = ("on_success", "on_complete", "on_failure")
 
 
-class StageFilter(admin.SimpleListFilter):
+class StageFilter(JobFilter):
     """Batches in one state. A failed batch is also open, running or complete."""
 
     title = gettext_lazy("state")
-    parameter_name = "state"
     parameter_names = ("state",)
-    template = "pgqueue/admin/filters/filter.html"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return list(STATES.items())
+    def values(self) -> list[tuple[str, Any]]:
+        complete = gettext_lazy("complete (failed or succeeded)")
+        return [*((word, LABELS[word]) for word in (OPEN, RUNNING, FAILED, SUCCEEDED)), (COMPLETE, complete)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Return the batches of the state."""
-        return queryset.filter(**CONDITIONS.get(self.value() or "", {}))
+        return queryset.filter(**CONDITIONS.get(self.chosen, {}))
 
 
-STATES: Final[dict[str, Any]] = {
-    OPEN: gettext_lazy("open"),
-    RUNNING: gettext_lazy("running"),
-    FAILED: gettext_lazy("failed"),
-    SUCCEEDED: gettext_lazy("succeeded"),
-    COMPLETE: gettext_lazy("complete (failed or succeeded)"),
-}
-
-
-class ParentFilter(admin.SimpleListFilter):
+class ParentFilter(BatchFilter):
     """The batches that are nested in one batch. The page of that batch links to it; otherwise it is not shown."""
 
     title = gettext_lazy("part of")
-    parameter_name = "parent"
     parameter_names = ("parent",)
-    template = "pgqueue/admin/filters/filter.html"
-
-    def has_output(self) -> bool:
-        return bool(self.value())
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        chosen = request.GET.get(self.parameter_name)
-        return [(chosen, shortened(f"#{chosen}"))] if chosen else []
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if not self.value():
+        if not self.chosen:
             return queryset
-        parent_id = row_id_of(str(self.value()))
+        parent_id = row_id_of(self.chosen)
         return queryset.none() if parent_id is None else queryset.filter(parent_id=parent_id)
 
 

@@ -178,8 +178,7 @@ class NameFilter(JobFilter):
         return sorted(self.names() | ({self.chosen} if self.chosen else set()))
 
     def values(self) -> list[tuple[str, Any]]:
-        found = self.suggestions
-        shown = found if len(found) <= LINKS_SHOWN else [self.chosen] if self.chosen else []
+        shown = self.suggestions if not self.has_many else [self.chosen] if self.chosen else []
         return [(name, breakable(shortened(name))) for name in shown]
 
     @property
@@ -208,12 +207,11 @@ class TaskFilter(NameFilter):
         return {*_names_of(self.request).tasks, *(task.name for task in registry.all_tasks())}
 
 
-class ErrorFilter(JobFilter):
+class ErrorFilter(NameFilter):
     """Dead letters whose latest attempt ended with one exception class."""
 
     title = _("exception class")
     parameter_names = ("error",)
-    template = "pgqueue/admin/filters/names.html"
     has_many = True
 
     def values(self) -> list[tuple[str, Any]]:
@@ -227,19 +225,15 @@ class ErrorFilter(JobFilter):
         return sorted(stats.failure_classes(connection, SPANS["week"].total_seconds()))
 
 
-class LimitFilter(JobFilter):
+class LimitFilter(NameFilter):
     """Jobs with one limit key, or with any key of one limit. Without a limit in the code, the filter is not shown."""
 
     title = _("limit")
     parameter_names = ("limit",)
-    template = "pgqueue/admin/filters/names.html"
     has_many = True
 
     def has_output(self) -> bool:
         return bool(self.chosen or registry.limits())
-
-    def values(self) -> list[tuple[str, Any]]:
-        return [(self.chosen, breakable(shortened(self.chosen)))] if self.chosen else []
 
     @property
     def suggestions(self) -> list[str]:
