@@ -6,7 +6,7 @@ document as that of `manage.py pgqueue status --json`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -27,8 +27,8 @@ from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.stats import Overview
 from django_pgqueue.stats.unread import Figures, read_each
 
-from .page import ConsolePage
-from .queue_rows import QueueRow, queue_rows
+from .page import Banner, ConsolePage, unread_banners
+from .queues import queue_rows
 
 EXAMINED: Final = ("server", "migrations", "installation", "listening", "pinned_rows")
 """The ids of the doctor's checks that the overview runs."""
@@ -37,18 +37,6 @@ DAY: Final = timedelta(days=1)
 INCIDENTS_LIMIT: Final = 8
 TASKS_LIMIT: Final = 5
 QUEUES_LIMIT: Final = 20
-
-
-class Banner(NamedTuple):
-    """A warning: its level, a sentence, and what to do about it.
-
-    Only checks of the doctor that take a few milliseconds run here, because the page may be refreshed every two
-    seconds.
-    """
-
-    level: Level
-    text: Promise | str
-    fix: Promise | str = ""
 
 
 def examined(alias: str) -> list[Banner]:
@@ -78,14 +66,6 @@ def of_overview(overview: Overview) -> list[Banner]:
         text = _("PGQUEUE[“STATS”] is off: there are no rates, no charts and no failures.")
         found.append(Banner(Level.INFO, text))
     return found
-
-
-def unread_banners(figures: Mapping[str, str]) -> list[Banner]:
-    """Return a warning for each figure that could not be read."""
-    text = _("The figure “%(name)s” cannot be read because of a value in a row: %(reason)s")
-    return [
-        Banner(Level.ERROR, text % {"name": name, "reason": shortened(reason, 200)}) for name, reason in figures.items()
-    ]
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -196,10 +176,10 @@ def tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
     yield Tile(_("slots busy"), f"{overview.slots_busy:,} / {overview.slots_total:,}", workers)
 
 
-def _is_new(overview: stats.Overview, rows: Sequence[QueueRow]) -> bool:
+def _is_new(overview: stats.Overview, rows: Sequence[dict[str, Any]]) -> bool:
     """Return whether nothing has happened yet: no queue has a job, a pause or a worker."""
-    has_jobs = any(cell.jobs.value for row in rows for cell in row.cells)
-    return not overview.workers and not has_jobs and not any(row.pause for row in rows)
+    has_jobs = any(cell.jobs.value for row in rows for cell in row["cells"])
+    return not overview.workers and not has_jobs and not any(row["pause"] for row in rows)
 
 
 def _incidents(request: HttpRequest, failures: Sequence[stats.FailureCount]) -> list[IncidentRow]:

@@ -7,10 +7,10 @@ its own, or to the list of a model.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.core.exceptions import PermissionDenied
 from django.core.serializers.json import DjangoJSONEncoder
@@ -18,10 +18,12 @@ from django.db import Error, connections, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.urls import URLPattern, path
 from django.utils.functional import Promise
+from django.utils.translation import gettext as _
 
 from django_pgqueue.admin import databases
 from django_pgqueue.admin.formatting import shortened
 from django_pgqueue.admin.navigation import rendered
+from django_pgqueue.doctor import Level
 from django_pgqueue.stats.unread import unreadable
 
 if TYPE_CHECKING:
@@ -30,6 +32,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_pgqueue.admin")
 
 READING: Final = ("GET", "HEAD")
+
+
+class Banner(NamedTuple):
+    """A warning: its level, a sentence, and what to do about it.
+
+    Only checks of the doctor that take a few milliseconds run here, because the page may be refreshed every two
+    seconds.
+    """
+
+    level: Level
+    text: Promise | str
+    fix: Promise | str = ""
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,14 @@ class ConsolePage:
     permission: str = "pgqueue.view_job"
     place: str = ""
     """The link that the navigation marks as current, if the navigation does not link this page."""
+
+
+def unread_banners(figures: Mapping[str, str]) -> list[Banner]:
+    """Return a warning for each figure that could not be read."""
+    text = _("The figure “%(name)s” cannot be read because of a value in a row: %(reason)s")
+    return [
+        Banner(Level.ERROR, text % {"name": name, "reason": shortened(reason, 200)}) for name, reason in figures.items()
+    ]
 
 
 def console_urls(jobs: ReadOnlyAdmin, pages: Sequence[ConsolePage]) -> list[URLPattern]:
