@@ -19,9 +19,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
-from django_pgqueue.admin import databases
-from django_pgqueue.admin.charts import drawing as charts
-from django_pgqueue.admin.charts.axes import Period, number_text, seconds_text
+from django_pgqueue.admin import charts, databases
+from django_pgqueue.admin.charts import ChartValues, Period, number_text, seconds_text
 from django_pgqueue.admin.formatting import shortened
 from django_pgqueue.models import Worker
 
@@ -126,9 +125,9 @@ def _charts(
     ]
     run = [charts.Series("p95", "p95", [point.run.p95 for point in points])]
     return [
-        charts.bars("attempts", _("Attempts per minute"), period, slots, rates, marks),
-        charts.lines("wait", _("Wait before the start"), period, read, wait, marks),
-        charts.lines("run", _("Run time"), period, read, run, marks),
+        charts.bars(ChartValues("attempts", _("Attempts per minute"), period, slots, rates, marks)),
+        charts.lines(ChartValues("wait", _("Wait before the start"), period, read, wait, marks)),
+        charts.lines(ChartValues("run", _("Run time"), period, read, run, marks)),
     ]
 
 

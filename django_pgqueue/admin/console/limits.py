@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
 from django_pgqueue.admin import private, shown
-from django_pgqueue.admin.charts.axes import seconds_text
+from django_pgqueue.admin.charts import seconds_text
 from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import breakable, shortened
 from django_pgqueue.admin.job.blocked_keys import DEAD_SEARCHED, Blocker, blocked_keys, blockers

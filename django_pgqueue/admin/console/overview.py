@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
-from django_pgqueue.admin.charts.axes import number_text, seconds_text
+from django_pgqueue.admin.charts import number_text, seconds_text
 from django_pgqueue.admin.console import activity
 from django_pgqueue.admin.formatting import breakable, shortened
 from django_pgqueue.admin.links import allowed_url, jobs_url

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
 from django_pgqueue.admin import bulk_acts, shown
-from django_pgqueue.admin.charts.axes import number_text, seconds_text
+from django_pgqueue.admin.charts import number_text, seconds_text
 from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import LABELS, breakable, pause_text, shortened
 from django_pgqueue.admin.links import allowed_url, jobs_url
