@@ -84,25 +84,6 @@ class Tile(NamedTuple):
     is_bad: bool = False
 
 
-class IncidentRow(NamedTuple):
-    """Failed attempts of one task with one exception class."""
-
-    task: str
-    exception: str
-    failed: str
-    dead: str
-    url: str
-
-
-class SlowTask(NamedTuple):
-    """A task, its figure, and a note about it."""
-
-    task: str
-    figure: str
-    note: str
-    url: str
-
-
 def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     found = examined(alias)
     try:
@@ -119,13 +100,13 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
 
 
 def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, Any]:
-    overview = stats.overview(alias, figures)
-    past: activity.Activity | None = None
+    overview, span = stats.overview(alias, figures), activity.chosen_span(request)
+    past: dict[str, Any] = {}
     failures: Sequence[stats.FailureCount] = ()
     by_task: Sequence[stats.TaskThroughput] = ()
     if overview.finished_per_minute is not None:
-        past = figures.read("activity", lambda: activity.read_activity(request, alias), None)
-        since = datetime.now(UTC) - max(activity.chosen_span(request).length, DAY)
+        past = figures.read("activity", lambda: activity.activity_context(request, alias), {})
+        since = datetime.now(UTC) - max(span.length, DAY)
         failures = figures.read("failures", lambda: stats.failures(since, database=alias), ())
         by_task = figures.read(
             "attempts by task", lambda: stats.throughput_by_task(since, waits=False, database=alias), ()
@@ -139,12 +120,12 @@ def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, An
         "queues_url": allowed_url(request, "queues"),
         "is_new": _is_new(overview, rows),
         "banners": [*unread_banners(figures.unread), *of_overview(overview)],
-        "past": _("7 days") if past and past.span.name == "week" else _("24 hours"),
+        "past": _("7 days") if past and span.name == "week" else _("24 hours"),
         "incidents": _incidents(request, failures),
         "incidents_url": allowed_url(request, "incidents"),
         "failing": _failing(request, by_task),
         "slowest": _slowest(request, by_task),
-        **(activity.context(request, past) if past else {}),
+        **past,
     }
 
 
@@ -182,15 +163,18 @@ def _is_new(overview: stats.Overview, rows: Sequence[dict[str, Any]]) -> bool:
     return not overview.workers and not has_jobs and not any(row["pause"] for row in rows)
 
 
-def _incidents(request: HttpRequest, failures: Sequence[stats.FailureCount]) -> list[IncidentRow]:
+def _incidents(request: HttpRequest, failures: Sequence[stats.FailureCount]) -> list[dict[str, str]]:
+    """Return the failed attempts by task and exception class."""
     return [
-        IncidentRow(
-            breakable(shortened(each.task_name)),
-            breakable(shortened(each.exception_class)) if each.exception_class else _("lost with its worker"),
-            f"{each.retried + each.dead:,}",
-            f"{each.dead:,}",
-            _incident(request, each),
-        )
+        {
+            "task": breakable(shortened(each.task_name)),
+            "exception": breakable(shortened(each.exception_class))
+            if each.exception_class
+            else _("lost with its worker"),
+            "failed": f"{each.retried + each.dead:,}",
+            "dead": f"{each.dead:,}",
+            "url": _incident(request, each),
+        }
         for each in failures[:INCIDENTS_LIMIT]
     ]
 
@@ -204,15 +188,16 @@ def _incident(request: HttpRequest, failure: stats.FailureCount) -> str:
     return allowed_url(request, "incidents", task=failure.task_name, error=error, since=since)
 
 
-def _failing(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[SlowTask]:
+def _failing(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[dict[str, str]]:
+    """Return the tasks with most failures: each with its figure, and a note about it."""
     failing = sorted((task for task in tasks if task.counts.failed), key=lambda task: -task.counts.failed)
     return [
-        SlowTask(
-            breakable(shortened(task.name)),
-            f"{task.counts.failed:,}",
-            _("%(share)s of the attempts") % {"share": _percent(task.counts)},
-            _dead_letters(request, task.name),
-        )
+        {
+            "task": breakable(shortened(task.name)),
+            "figure": f"{task.counts.failed:,}",
+            "note": _("%(share)s of the attempts") % {"share": _percent(task.counts)},
+            "url": allowed_url(request, "deadjob_changelist", task=task.name, since="day"),
+        }
         for task in failing[:TASKS_LIMIT]
     ]
 
@@ -222,21 +207,17 @@ def _percent(counts: stats.AttemptCounts) -> str:
     return "< 1 %" if share < 1 else f"{share:.0f} %"
 
 
-def _slowest(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[SlowTask]:
+def _slowest(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[dict[str, str]]:
     timed = [(task.run.p95, task) for task in tasks if task.run.p95 is not None]
     return [
-        SlowTask(
-            breakable(shortened(task.name)),
-            seconds_text(p95),
-            _("%(count)s attempts") % {"count": f"{task.run.count:,}"},
-            allowed_url(request, "job_changelist", task=task.name),
-        )
+        {
+            "task": breakable(shortened(task.name)),
+            "figure": seconds_text(p95),
+            "note": _("%(count)s attempts") % {"count": f"{task.run.count:,}"},
+            "url": allowed_url(request, "job_changelist", task=task.name),
+        }
         for p95, task in sorted(timed, key=lambda each: -each[0])[:TASKS_LIMIT]
     ]
-
-
-def _dead_letters(request: HttpRequest, task_name: str) -> str:
-    return allowed_url(request, "deadjob_changelist", task=task_name, since="day")
 
 
 OVERVIEW: Final = ConsolePage("overview", gettext_lazy("Overview"), _context, document=stats.overview)

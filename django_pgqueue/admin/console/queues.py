@@ -69,7 +69,7 @@ def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
     if queue is None:
         raise Http404(_("No job, worker, pause or task uses the queue “%(name)s”.") % {"name": shortened(name)})
     lanes = [lane for lane in figures.lanes if lane.queue_name == name]
-    past = activity.read_activity(request, alias, queue=name) if queue.finished_per_minute is not None else None
+    has_figures = queue.finished_per_minute is not None
     return {
         **_common(request, figures),
         "title": _("Queue %(name)s") % {"name": shortened(name)},
@@ -77,7 +77,7 @@ def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "rows": queue_rows(request, [queue], figures.workers),
         "lanes": [(lane, seconds_text(lane.oldest_due_seconds or 0.0)) for lane in lanes],
         "queues_url": allowed_url(request, "queues"),
-        **(activity.context(request, past) if past else {}),
+        **(activity.activity_context(request, alias, queue=name) if has_figures else {}),
     }
 
 
