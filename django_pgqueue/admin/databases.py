@@ -52,12 +52,12 @@ def query(request: HttpRequest) -> str:
     return "" if alias == router.db_for_write(Job) else f"?{urlencode({PARAMETER: alias})}"
 
 
-def link(request: HttpRequest, url: str, **parameters: Any) -> str:
+def link(request: HttpRequest, url: str, /, **parameters: Any) -> str:
     """Return a URL with parameters that keeps the database of the request. It leaves out parameters of None."""
     return link_to(chosen(request), url, **parameters)
 
 
-def link_to(alias: str | None, url: str, **parameters: Any) -> str:
+def link_to(alias: str | None, url: str, /, **parameters: Any) -> str:
     """Return a URL with parameters, for this database. None means the routers' choice."""
     own = {} if alias in {None, router.db_for_write(Job)} else {PARAMETER: alias}
     given = {name: value for name, value in parameters.items() if value is not None}
