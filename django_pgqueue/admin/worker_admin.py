@@ -75,7 +75,7 @@ class WorkerAdmin(ListOnlyAdmin):
             "jobs": [running_row(job) for job in jobs],
             "more_jobs": max(0, worker.slots_busy + worker.prefetched - len(jobs)),
             "answers": answers,
-            "is_waiting": any(answer.is_waiting for answer in answers),
+            "is_waiting": any(answer["is_waiting"] for answer in answers),
             "answers_requests": worker.supervisor_pid is not None,
             **(extra_context or {}),
         }

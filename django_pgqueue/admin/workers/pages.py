@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -26,40 +26,6 @@ STOPPED_SHOWN: Final = 20
 SILENT_SHOWN: Final = 50
 
 
-class RunningRow(NamedTuple):
-    """A job that runs in a worker, as a page shows it."""
-
-    job_id: int
-    execution_id: int
-    task: SafeString
-    queue: str
-    since: str
-    is_started: bool
-
-
-class WorkerRow(NamedTuple):
-    """A worker process, as a page shows it."""
-
-    worker: stats.WorkerStats
-    host: str
-    version: str
-    is_other_version: bool
-    queues: list[str]
-    jobs: list[RunningRow]
-    more_jobs: int
-    started: SafeString | str
-    heartbeat: SafeString | str
-
-
-class Host(NamedTuple):
-    """The live workers on one host."""
-
-    name: str
-    busy: int
-    total: int
-    rows: list[WorkerRow]
-
-
 def list_context(alias: str) -> dict[str, Any]:
     """Return what the list of workers shows. Runs four statements."""
     workers = stats.workers(alias)
@@ -68,18 +34,24 @@ def list_context(alias: str) -> dict[str, Any]:
     jobs = _jobs_by_worker([*live, *silent[:SILENT_SHOWN]], alias)
     newest = max(live, key=lambda worker: worker.started_at, default=None)
     version = "" if newest is None else newest.version
-    hosts = defaultdict(list)
+    by_host = defaultdict(list)
     for worker in sorted(live, key=lambda worker: (worker.host, worker.pid)):
-        hosts[worker.host].append(worker_row(worker, jobs[worker.id], version))
+        by_host[worker.host].append(worker)
     versions = Counter(worker.version for worker in live)
     stopped = Worker.objects.using(alias).filter(stopped_at__isnull=False).order_by("-pk")
     stopped = stopped.annotate(seen_at=statement_time())
     return {
         "database": alias,
-        "hosts": [_host(name, rows) for name, rows in hosts.items()],
+        "hosts": [
+            {
+                "name": visible(name),
+                "rows": [worker_row(worker, jobs[worker.id], version) for worker in of_host],
+                **_slots(of_host),
+            }
+            for name, of_host in by_host.items()
+        ],
         "processes": len(live),
-        "busy": sum(worker.slots_busy for worker in live),
-        "total": sum(worker.slots_total for worker in live),
+        **_slots(live),
         "versions": [(visible(name), count) for name, count in versions.most_common()] if len(versions) > 1 else [],
         "silent": [worker_row(worker, jobs[worker.id], "") for worker in silent[:SILENT_SHOWN]],
         "more_silent": len(silent) - SILENT_SHOWN,
@@ -88,27 +60,31 @@ def list_context(alias: str) -> dict[str, Any]:
     }
 
 
-def worker_row(worker: stats.WorkerStats, jobs: Sequence[stats.RunningJob], version: str) -> WorkerRow:
+def worker_row(worker: stats.WorkerStats, jobs: Sequence[stats.RunningJob], version: str) -> dict[str, Any]:
     """Return a worker as the pages show it. `version` is that of the latest start; "" if it does not matter."""
-    return WorkerRow(
-        worker=worker,
-        host=visible(worker.host),
-        version=visible(worker.version),
-        is_other_version=bool(version) and worker.version != version,
-        queues=_queues(ServedQueues(worker.queues, worker.queue_concurrency)),
-        jobs=[running_row(job) for job in jobs[:RUNNING_SHOWN]],
-        more_jobs=max(0, worker.slots_busy + worker.prefetched - RUNNING_SHOWN),
-        started=_ago(worker, worker.started_at),
-        heartbeat=_ago(worker, worker.last_heartbeat_at),
-    )
+    return {
+        "worker": worker,
+        "host": visible(worker.host),
+        "version": visible(worker.version),
+        "is_other_version": bool(version) and worker.version != version,
+        "queues": _queues(ServedQueues(worker.queues, worker.queue_concurrency)),
+        "jobs": [running_row(job) for job in jobs[:RUNNING_SHOWN]],
+        "more_jobs": max(0, worker.slots_busy + worker.prefetched - RUNNING_SHOWN),
+        "started": _ago(worker, worker.started_at),
+        "heartbeat": _ago(worker, worker.last_heartbeat_at),
+    }
 
 
-def running_row(job: stats.RunningJob) -> RunningRow:
+def running_row(job: stats.RunningJob) -> dict[str, Any]:
     """Return a running job as the pages show it."""
-    since = duration(timedelta(seconds=max(0.0, job.seconds)))
-    return RunningRow(
-        job.job_id, job.execution_id, breakable(job.task_name), visible(job.queue_name), since, job.is_started
-    )
+    return {
+        "job_id": job.job_id,
+        "execution_id": job.execution_id,
+        "task": breakable(job.task_name),
+        "queue": visible(job.queue_name),
+        "since": duration(timedelta(seconds=max(0.0, job.seconds))),
+        "is_started": job.is_started,
+    }
 
 
 def siblings(worker: stats.WorkerStats, workers: Iterable[stats.WorkerStats]) -> list[stats.WorkerStats]:
@@ -129,9 +105,12 @@ def _jobs_by_worker(workers: Iterable[stats.WorkerStats], alias: str) -> default
     return found
 
 
-def _host(name: str, rows: list[WorkerRow]) -> Host:
-    busy = sum(row.worker.slots_busy for row in rows)
-    return Host(visible(name), busy, sum(row.worker.slots_total for row in rows), rows)
+def _slots(workers: Sequence[stats.WorkerStats]) -> dict[str, int]:
+    """Return how many slots of some workers are busy, and how many there are."""
+    return {
+        "busy": sum(worker.slots_busy for worker in workers),
+        "total": sum(worker.slots_total for worker in workers),
+    }
 
 
 def _ago(worker: stats.WorkerStats, at: Any) -> SafeString | str:
