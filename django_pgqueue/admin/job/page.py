@@ -58,8 +58,7 @@ from .blocked_keys import BLOCKS, blocked_by, blocker_of
 from .columns import FAILURES, is_suspended
 from .kept_logs import HAS_LOG, read_logs
 from .move_and_delete import ON_ONE_JOB
-from .step_timeline import step_timeline
-from .steps import HAS_STEPS, compensation_note, read_steps, shown_step
+from .steps import HAS_STEPS, compensation_note, read_steps, shown_step, step_timeline
 from .story import story
 
 ERROR_LIMIT: Final = 2_000
