@@ -16,7 +16,6 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.acts import EDIT_AND_RETRY, ENQUEUE
@@ -32,11 +31,10 @@ from .control_acts import back_of, button_urls
 from .formatting import shortened
 from .forms import confirmation
 from .forms.enqueue_form import enqueue_view
-from .job.actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
+from .job.actions import CANCEL, DELETE, ON_ONE_JOB, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
 from .job.columns import JobColumns, with_latest_execution
 from .job.edit_and_retry import edit_view
 from .job.list_pages import FoundPaginator, JobChangeList
-from .job.move_and_delete import DELETE, ON_ONE_JOB
 from .job.page import job_page
 from .limits.form import form_url
 from .links import redirect_to
@@ -66,6 +64,7 @@ class JobAdmin(JobColumns):
     object_history_template = "pgqueue/admin/job_history.html"
     actions = ["retry_selected", "cancel_selected", "run_selected"]
     operations: Sequence[Operation] = ON_ONE_JOB
+    shown_fields = staticmethod(shown.fields)
 
     def get_urls(self) -> list[URLPattern]:
         """Add the pages of the console to the list of all jobs, and not to that of dead letters."""
@@ -156,9 +155,6 @@ class JobAdmin(JobColumns):
         request.current_app = self.admin_site.name
         acts = {"acts": acts_on_job(request, object_id), "hidden_note": NO_PERMISSION}
         return super().history_view(request, object_id, {**acts, **(extra_context or {})})
-
-    def shown_fields(self, obj: Any) -> SafeString:
-        return shown.fields(obj)
 
     def run_operation(self, request: HttpRequest, object_id: int, operation: JobOperation) -> HttpResponseBase:
         jobs = Job.objects.using(databases.chosen(request))

@@ -66,6 +66,7 @@ class ScheduleAdmin(ScheduleColumns):
     ordering = ["name", "pk"]
     actions = ["run_selected", "pause_selected", "resume_selected"]
     operations = OPERATIONS
+    shown_fields = staticmethod(schedule_field)
 
     # ---------------------------------------------------------------- permissions
 
@@ -165,10 +166,6 @@ class ScheduleAdmin(ScheduleColumns):
             "is_form": self.has_change_permission(request, schedule),
             "shown": schedule_field(schedule),
         }
-
-    def shown_fields(self, obj: Any) -> SafeString:
-        """Return a hidden field with what this row shows, which *Run now* compares."""
-        return schedule_field(obj)
 
     def _facts(self, schedule: Schedule) -> list[tuple[Any, Any]]:
         """Return the facts about a schedule as pairs of label and value."""

@@ -20,7 +20,7 @@ from django_pgqueue.admin import private, shown
 from django_pgqueue.admin.charts import seconds_text
 from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import breakable, shortened
-from django_pgqueue.admin.job.blocked_keys import DEAD_SEARCHED, Blocker, blocked_keys, blockers
+from django_pgqueue.admin.job.blocked_keys import DEAD_SEARCHED, blocked_keys, blockers
 from django_pgqueue.admin.limits.controls import changed_keys, controls_of
 from django_pgqueue.admin.limits.words import limit_lines, next_start_text, wait_text
 from django_pgqueue.admin.links import allowed_url, key_jobs_url, limit_url, page_url
@@ -141,7 +141,7 @@ def key_rows(request: HttpRequest, alias: str, keys: Iterable[LimitKeyFigures]) 
 
 
 def _key_row(
-    request: HttpRequest, figures: LimitKeyFigures, controls: dict[str, Any], blocker: Blocker | None
+    request: HttpRequest, figures: LimitKeyFigures, controls: dict[str, Any], blocker: dict[str, Any] | None
 ) -> dict[str, Any]:
     key, oldest = figures.limit_key, figures.oldest_due_seconds
     value = key.partition(":")[2]

@@ -1,6 +1,6 @@
 """A page with one form, for an operation that needs values from the operator, and the fields of a queue and a priority.
 
-`move_and_delete`, `edit_and_retry` and `enqueue_form` use it. It works without JavaScript.
+`job.actions`, `edit_and_retry` and `enqueue_form` use it. It works without JavaScript.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def form_page(
 class PlaceForm(DatabaseForm):
     """A queue and a priority. An empty field leaves the value of the job, or that of the task, as it is.
 
-    `move_and_delete` and `enqueue_form` use it.
+    `job.actions` and `enqueue_form` use it.
     """
 
     queue_name = forms.CharField(label=_("Queue"), required=False, max_length=100, widget=Datalist)

@@ -53,11 +53,10 @@ from django_pgqueue.stats.graphs.figures import Related, dependencies_of, depend
 from django_pgqueue.tasks import registry
 
 from . import edit_and_retry
-from .actions import offered
+from .actions import ON_ONE_JOB, offered
 from .blocked_keys import BLOCKS, blocked_by, blocker_of
 from .columns import FAILURES, is_suspended
 from .kept_logs import HAS_LOG, read_logs
-from .move_and_delete import ON_ONE_JOB
 from .steps import HAS_STEPS, compensation_note, read_steps, shown_step, step_timeline
 from .story import story
 
