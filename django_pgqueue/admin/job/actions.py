@@ -2,8 +2,8 @@
 
 Called by `jobs`, for one job or for a selection. The transitions are those of `lifecycle`. Each one changes a job only
 if the job is still as the page showed it (see `shown`), so a double click or a second operator cannot run a job twice.
-Retrying succeeded jobs needs a confirmation (see `confirmation`). A move and a deletion ask first, on pages of their own,
-which carry what the job's page showed, so the answer applies to that state only.
+Retrying succeeded jobs needs a confirmation (see `confirmation`). Moves and deletions ask on pages of their own, which
+carry what the job's page showed, so the answer applies to that state only.
 """
 
 from __future__ import annotations

@@ -6,10 +6,9 @@ arguments, headers and result are read as text, because Python cannot decode eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -251,16 +250,12 @@ def read_attempts(job: Job) -> list[dict[str, Any]]:
     with_texts = private.is_visible(job)
     with_log = [execution.pk for execution in found if vars(execution)["has_log"]]
     logs = read_logs(job, with_log) if with_texts else {}
-    return [
-        {
-            **_attempt(execution, workers.get(execution.worker_id), with_texts=with_texts),
-            "log": logs.get(execution.pk, []),
-        }
-        for execution in found
-    ]
+    return [_attempt(each, workers.get(each.worker_id), logs.get(each.pk, []), with_texts=with_texts) for each in found]
 
 
-def _attempt(execution: Execution, worker: Worker | None, *, with_texts: bool) -> dict[str, Any]:
+def _attempt(
+    execution: Execution, worker: Worker | None, log: list[dict[str, Any]], *, with_texts: bool
+) -> dict[str, Any]:
     """Return one execution, formatted for the template."""
     return {
         "execution": execution,
@@ -275,6 +270,7 @@ def _attempt(execution: Execution, worker: Worker | None, *, with_texts: bool) -
         "exception_class": visible(execution.exception_class),
         "error": visible(_cut(vars(execution)["short_error"])) if with_texts else "",
         "traceback": visible(_cut_to_end(vars(execution)["end"])) if with_texts else "",
+        "log": log,
     }
 
 
@@ -300,17 +296,7 @@ def _span(start: datetime | None, end: datetime | None) -> str:
     return duration(max(end - start, timedelta()))
 
 
-class RelatedRow(NamedTuple):
-    """A dependency or a dependent, as the page shows it."""
-
-    number: str
-    url: str
-    task: SafeString | str
-    badge: SafeString
-    policy: Promise | str
-
-
-def related_of(request: HttpRequest, job: Job) -> list[tuple[Promise | str, list[RelatedRow], bool]]:
+def related_of(request: HttpRequest, job: Job) -> list[tuple[Promise | str, list[dict[str, Any]], bool]]:
     """Return two lists, each with its title and whether there are more. Empty for a job of no workflow."""
     if not job.in_graph:
         return []
@@ -318,18 +304,17 @@ def related_of(request: HttpRequest, job: Job) -> list[tuple[Promise | str, list
         (_("Depends on"), dependencies_of(job.pk, SHOWN + 1, job._state.db)),
         (_("Dependents: they wait for it"), dependents_of(job.pk, SHOWN + 1, job._state.db)),
     ]
-    return [(title, _rows(request, jobs[:SHOWN]), len(jobs) > SHOWN) for title, jobs in found if jobs]
+    return [
+        (title, [_related(request, each) for each in jobs[:SHOWN]], len(jobs) > SHOWN) for title, jobs in found if jobs
+    ]
 
 
-def _rows(request: HttpRequest, jobs: Iterable[Related]) -> list[RelatedRow]:
-    return [_row(request, each) for each in jobs]
-
-
-def _row(request: HttpRequest, job: Related) -> RelatedRow:
-    return RelatedRow(
-        f"#{job.job_id}",
-        page_url(request, "job_change", job.job_id) if job.state is not None else "",
-        breakable(job.task_name) if job.task_name is not None else "",
-        word_badge(job.state) if job.state is not None else badge("unknown", _("removed")),
-        POLICIES.get(job.policy, job.policy),
-    )
+def _related(request: HttpRequest, job: Related) -> dict[str, Any]:
+    """Return a dependency or a dependent, as the page shows it."""
+    return {
+        "number": f"#{job.job_id}",
+        "url": page_url(request, "job_change", job.job_id) if job.state is not None else "",
+        "task": breakable(job.task_name) if job.task_name is not None else "",
+        "badge": word_badge(job.state) if job.state is not None else badge("unknown", _("removed")),
+        "policy": POLICIES.get(job.policy, job.policy),
+    }

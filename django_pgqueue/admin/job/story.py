@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 from django.db import DataError
 from django.http import HttpRequest
 from django.utils.functional import Promise
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -41,15 +40,6 @@ class ReasonLink(NamedTuple):
 
     label: Promise | str
     url: str
-
-
-class StoryEvent(NamedTuple):
-    """An entry of the timeline. `after` is how long after the entry before it; `state` gives its colour."""
-
-    at: SafeString | str
-    label: str
-    after: str
-    state: str = ""
 
 
 def story(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -149,12 +139,15 @@ def _link(request: HttpRequest, label: Promise | str, page: str, /, **parameters
 # ---------------------------------------------------------------------------- the timeline
 
 
-def timeline(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[StoryEvent]:
-    """Yield what happened to a job, oldest first, each with the time since the entry before it."""
+def timeline(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
+    """Yield what happened to a job, oldest first, each with the time since the entry before it.
+
+    `state` gives the colour of an entry.
+    """
     before: datetime | None = None
     for at, label, state in sorted(_events(job, attempts), key=lambda event: event[0]):
         span = "" if before is None else duration(max(at - before, timedelta()))
-        yield StoryEvent(moment(at), label, span, state)
+        yield {"at": moment(at), "label": label, "after": span, "state": state}
         before = at
 
 
