@@ -30,7 +30,7 @@ from django_pgqueue.admin.links import allowed_url, page_url
 from django_pgqueue.admin.list_filters import row_id_of
 from django_pgqueue.admin.navigation import rendered
 from django_pgqueue.admin.readonly import ReadOnlyAdmin
-from django_pgqueue.admin.workflows import graph as workflow_graph
+from django_pgqueue.admin.workflows.graph import drawing
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.models import Job, JobBatch
 from django_pgqueue.states import State
@@ -113,7 +113,7 @@ def batch_page(
         "may_view_jobs": may_view_jobs,
         "jobs_shown": JOBS_SHOWN,
         **nested,
-        **workflow_graph.context(workflow_graph.drawing(request, batch.pk, alias)),
+        "graph": drawing(request, batch.pk, alias),
         **extra_context,
     }
     return rendered(request, admin.admin_site, "batch.html", title, context, opts=admin.opts)
