@@ -6,9 +6,10 @@ million jobs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
@@ -18,7 +19,6 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import Promise
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -57,29 +57,6 @@ CALLBACKS: Final[dict[str, tuple[Promise | str, str]]] = {
     "on_success": (gettext_lazy("on success"), "succeeded_at"),
 }
 """The label of each callback, and the column with the time at which it was enqueued."""
-
-
-class Callback(NamedTuple):
-    """A callback as the page shows it."""
-
-    label: Promise | str
-    task: SafeString
-    arguments: private.Shown
-    enqueued: SafeString | str
-    job: str
-    job_url: str
-
-
-class BatchJobRow(NamedTuple):
-    """A job of the batch as the page shows it."""
-
-    number: str
-    url: str
-    badge: SafeString
-    task: SafeString
-    error: str
-    attempts: str
-    at: SafeString | str
 
 
 def batch_page(
@@ -137,14 +114,12 @@ def _digest(text: Any) -> Func:
 
 def progress(counts: BatchCounts) -> str:
     """Return how many of the jobs have ended, and the figures by state."""
+    if not counts.total.value:
+        return _("The batch has no job.")
     ended = counts.succeeded + counts.failed
-    share = f" ({ended.value / counts.total.value:.0%})" if counts.total.value and counts.total.is_exact else ""
+    share = f" ({ended.value / counts.total.value:.0%})" if counts.total.is_exact else ""
     words = {"ended": ended, "total": counts.total, "share": share, "figures": batch_words.words(counts)}
-    return (
-        _("%(ended)s of %(total)s jobs have ended%(share)s: %(figures)s") % words
-        if counts.total.value
-        else _("The batch has no job.")
-    )
+    return _("%(ended)s of %(total)s jobs have ended%(share)s: %(figures)s") % words
 
 
 def _facts(request: HttpRequest, batch: Any) -> list[tuple[str, Any, str]]:
@@ -167,21 +142,21 @@ def _facts(request: HttpRequest, batch: Any) -> list[tuple[str, Any, str]]:
 # ---------------------------------------------------------------------------- callbacks
 
 
-def _callbacks(request: HttpRequest, batch: Any) -> Any:
+def _callbacks(request: HttpRequest, batch: Any) -> Iterator[dict[str, Any]]:
     for name, (label, column) in CALLBACKS.items():
         task_name, at = vars(batch)[f"{name}_task"], getattr(batch, column)
         if task_name is None:
             continue
         row = SimpleNamespace(task_name=task_name, may_view_arguments=private.may_view(request))
         job_id = None if at is None else _job_of(batch, task_name, vars(batch)[f"{name}_digest"], at)
-        yield Callback(
-            label,
-            breakable(task_name),
-            private.shown_arguments(row, vars(batch)[f"{name}_arguments"] or ""),
-            moment(at),
-            f"#{job_id}" if job_id else "",
-            allowed_url(request, "job_change", job_id) if job_id else "",
-        )
+        yield {
+            "label": label,
+            "task": breakable(task_name),
+            "arguments": private.shown_arguments(row, vars(batch)[f"{name}_arguments"] or ""),
+            "enqueued": moment(at),
+            "job": f"#{job_id}" if job_id else "",
+            "job_url": allowed_url(request, "job_change", job_id) if job_id else "",
+        }
 
 
 def _job_of(batch: Any, task_name: str, digest: str, at: datetime) -> int | None:
@@ -218,7 +193,7 @@ def _lists(request: HttpRequest, batch: Any, counts: BatchCounts) -> list[tuple[
     return [(label, url) for label, url in links if url]
 
 
-def _jobs(request: HttpRequest, batch: Any) -> list[BatchJobRow]:
+def _jobs(request: HttpRequest, batch: Any) -> list[dict[str, Any]]:
     """Return jobs of the batch and of its nested batches: failed ones, then unfinished ones."""
     alias = databases.chosen(request)
     found = jobs_of_batch(batch.pk, UNSUCCESSFUL, JOBS_SHOWN, alias)
@@ -229,16 +204,16 @@ def _jobs(request: HttpRequest, batch: Any) -> list[BatchJobRow]:
     return [_job_row(request, by_id[job_id]) for job_id in ids if job_id in by_id]
 
 
-def _job_row(request: HttpRequest, job: Job) -> BatchJobRow:
-    return BatchJobRow(
-        f"#{job.pk}",
-        page_url(request, "job_change", job.pk),
-        word_badge(word(job)),
-        breakable(job.task_name),
-        last_error(job),
-        f"{job.attempt}/{job.max_attempts}",
-        moment(job.finished_at or job.enqueued_at),
-    )
+def _job_row(request: HttpRequest, job: Job) -> dict[str, Any]:
+    return {
+        "number": f"#{job.pk}",
+        "url": page_url(request, "job_change", job.pk),
+        "badge": word_badge(word(job)),
+        "task": breakable(job.task_name),
+        "error": last_error(job),
+        "attempts": f"{job.attempt}/{job.max_attempts}",
+        "at": moment(job.finished_at or job.enqueued_at),
+    }
 
 
 def _nested(request: HttpRequest, batch: Any) -> dict[str, Any]:
