@@ -30,9 +30,8 @@ from .links import allowed_url, redirect_to
 from .private import may_view
 from .row_operations import selected_action
 from .schedules.actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered
-from .schedules.columns import ScheduleColumns, problem_of
+from .schedules.columns import ScheduleColumns, problem_of, shown_ticks
 from .schedules.form import ScheduleForm
-from .schedules.next_ticks import shown_ticks
 from .shown import read_schedule, schedule_field
 
 SHOWN = ("task", "shown_arguments", "when", "missed", "if_running", "jitter", "where")
