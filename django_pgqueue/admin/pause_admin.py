@@ -7,7 +7,7 @@ hand may have a name that `control.pause()` would refuse. Listing and resuming i
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
@@ -35,16 +35,11 @@ from .formatting import badge, breakable, by_until, moment, moment_ago, seen_at,
 from .links import allowed_url, key_jobs_url
 from .readonly import ListOnlyAdmin, column
 
-if TYPE_CHECKING:
-    ModelForm = forms.ModelForm[Pause]
-else:
-    ModelForm = forms.ModelForm  # not generic at run time
-
 COUNTED: Final = 10_000
 """Waiting jobs counted per pause at most. Counting that many takes 0.65 ms."""
 
 
-class PauseForm(ModelForm):
+class PauseForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """The target, the end and the reason of a pause. Pausing a paused queue or task replaces its end and reason."""
 
     database: str

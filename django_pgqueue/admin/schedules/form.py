@@ -6,7 +6,7 @@ the first run. It writes nothing itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import available_timezones
 
 from django import forms
@@ -23,12 +23,6 @@ from django_pgqueue.options.task_options import scheduled_options
 from django_pgqueue.schedules import cron_and_every, declarations, next_ticks
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.redaction import has_sensitive, redacted_call
-
-if TYPE_CHECKING:
-    ModelForm = forms.ModelForm[Schedule]
-else:
-    ModelForm = forms.ModelForm  # not generic at run time
-
 
 DEFAULTS: dict[str, Any] = {
     "args": [],
@@ -61,7 +55,7 @@ class JSONField(forms.JSONField):
             return InvalidJSONInput(data)
 
 
-class ScheduleForm(ModelForm):
+class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """The task, its arguments, and when to run it."""
 
     database: str
