@@ -11,11 +11,13 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.db.models.functions import Left
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
+from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_safe
 
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.models import JobBatch
@@ -110,7 +112,7 @@ class BatchAdmin(ReadOnlyAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         """Add the URLs of the acts on one batch."""
-        return act_urls(self) + super().get_urls()
+        return act_urls(self.admin_site) + super().get_urls()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the batches without their callbacks and with the beginning of their descriptions."""
@@ -137,11 +139,10 @@ class BatchAdmin(ReadOnlyAdmin):
         newest = batches.order_by("-pk").values_list("pk", flat=True).first() or 0
         return queryset.filter(pk__gt=newest - SEARCHED, description__icontains=term), False
 
+    @method_decorator(require_safe)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the page of one batch. It is read-only, so POST is refused."""
-        if request.method not in {"GET", "HEAD"}:
-            return HttpResponseNotAllowed(["GET", "HEAD"])
         request.current_app = self.admin_site.name
         return batch_page(self, request, object_id, extra_context or {}) or not_found(request, object_id)

@@ -14,9 +14,11 @@ from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import URLPattern, path
+from django.utils.decorators import method_decorator
 from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_safe
 
 from django_pgqueue.acts import EDIT_AND_RETRY, ENQUEUE
 from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
@@ -70,9 +72,9 @@ class JobAdmin(JobColumns):
         """Add the pages of the console to the list of all jobs, and not to that of dead letters."""
         if self.model is not Job:
             return super().get_urls()
-        forms = [*button_urls(self.admin_site), *job_form_urls(self.admin_site), form_url(self.admin_site)]
-        acts = [request_url(self), stop_url(self)]
-        return [*console_urls(self, PAGES), *forms, *acts, *super().get_urls()]
+        site = self.admin_site
+        forms = [*button_urls(site), *job_form_urls(site), form_url(site), request_url(site), stop_url(site)]
+        return [*console_urls(site, PAGES), *forms, *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_permission(with_latest_execution(super().get_queryset(request)), request)
@@ -136,7 +138,7 @@ class JobAdmin(JobColumns):
         selection = of_list(name, request.GET, at, is_dead_only=self.model is not Job)
         selection = selection or self._listed(request, queryset)
         if selection is not None:
-            return answer_list(self, request, name, selection)
+            return answer_list(request, self.admin_site, name, selection)
         messages.warning(request, _("Nothing was changed: the list is empty now."))
         return None
 
@@ -178,12 +180,11 @@ class JobAdmin(JobColumns):
         request.current_app = self.admin_site.name
         return redirect_to(request, f"{self.opts.model_name}_changelist")
 
+    @method_decorator(require_safe)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the page of one job. It is read-only, so POST is refused."""
-        if request.method not in {"GET", "HEAD"}:
-            return HttpResponseNotAllowed(["GET", "HEAD"])
         return job_page(self, request, object_id, extra_context or {}) or self.not_found(request, object_id)
 
 

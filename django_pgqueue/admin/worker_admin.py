@@ -6,13 +6,15 @@ The requests go through `worker_control`. Every act is a POST; the page that ask
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import URLPattern, path
+from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
+from django.views.decorators.http import require_safe
 
 from django_pgqueue import acts, stats
 from django_pgqueue.control import workers as worker_control
@@ -27,8 +29,6 @@ from .navigation import rendered
 from .readonly import ListOnlyAdmin
 from .workers import live_stack
 from .workers.pages import list_context, running_row, siblings, worker_row
-
-READING: Final = ("GET", "HEAD")
 
 
 class WorkerAdmin(ListOnlyAdmin):
@@ -46,21 +46,19 @@ class WorkerAdmin(ListOnlyAdmin):
 
     # ---------------------------------------------------------------- pages
 
+    @method_decorator(require_safe)
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show all workers. It is a page of the console and not a list of rows, so it has no actions."""
-        if request.method not in READING:
-            return HttpResponseNotAllowed(READING)
         if not self.has_view_permission(request):
             raise PermissionDenied
         context = list_context(databases.chosen(request))
         return self._page(request, "workers", _("Workers"), {**context, **(extra_context or {})})
 
+    @method_decorator(require_safe)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show one worker that has not stopped: its jobs, and the requests to it. Otherwise show the list."""
-        if request.method not in READING:
-            return HttpResponseNotAllowed(READING)
         if not self.has_view_permission(request):
             raise PermissionDenied
         alias = databases.chosen(request)

@@ -20,13 +20,11 @@ from django.utils.translation import gettext as _
 
 from django_pgqueue.acts import CLOSE_BATCH
 from django_pgqueue.admin import bulk_acts, databases
-from django_pgqueue.admin.act_view import FORM, act_view, log_change
+from django_pgqueue.admin.act_view import FORM, READING, act_view, log_change
 from django_pgqueue.admin.console import answer_list
-from django_pgqueue.admin.console.page import READING
 from django_pgqueue.admin.formatting import shortened
 from django_pgqueue.admin.forms.form_page import form_page
 from django_pgqueue.admin.links import page_url, redirect_to
-from django_pgqueue.admin.readonly import ReadOnlyAdmin
 from django_pgqueue.composed.batches import Batch
 from django_pgqueue.job_search import Filters, find
 from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
@@ -56,12 +54,11 @@ def not_found(request: HttpRequest, batch_id: Any) -> HttpResponseRedirect:
     return redirect_to(request, "jobbatch_changelist")
 
 
-def act_urls(admin: ReadOnlyAdmin) -> list[URLPattern]:
+def act_urls(site: AdminSite) -> list[URLPattern]:
     """Return the URLs of the acts on one batch."""
-    site = admin.admin_site
     close = act_view(site, CLOSE_BATCH, partial(close_view, site=site), FORM)
     views = {"close": close} | {
-        name: act_view(site, None, partial(jobs_view, admin=admin, action=name), READING) for name in WORDS
+        name: act_view(site, None, partial(jobs_view, site=site, action=name), READING) for name in WORDS
     }
     return [path(f"<int:batch_id>/{name}/", view, name=f"pgqueue_batch_{name}") for name, view in views.items()]
 
@@ -103,7 +100,7 @@ def _close(request: HttpRequest, batch: Batch) -> None:
     messages.success(request, _("The batch is closed. It completes when its last job has ended."))
 
 
-def jobs_view(request: HttpRequest, batch_id: int, admin: ReadOnlyAdmin, action: str) -> HttpResponse:
+def jobs_view(request: HttpRequest, batch_id: int, site: AdminSite, action: str) -> HttpResponse:
     """Show the preview of an act on the jobs of a batch."""
     if not may_act(request, action):
         raise PermissionDenied
@@ -114,7 +111,7 @@ def jobs_view(request: HttpRequest, batch_id: int, admin: ReadOnlyAdmin, action:
     if found.has_more:
         text = _("The batch has more such jobs. This act changes the first %(count)s: repeat it for the others.")
         messages.warning(request, text % {"count": f"{len(found.ids):,}"})
-    return answer_list(admin, request, action, Selection(job_ids=tuple(found.ids)))
+    return answer_list(request, site, action, Selection(job_ids=tuple(found.ids)))
 
 
 def buttons(request: HttpRequest, batch: JobBatch, counts: Any) -> list[tuple[str, str]]:

@@ -5,9 +5,10 @@ Both read the audit. While workers execute an act, its page refreshes itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.contrib import messages
+from django.contrib.admin import AdminSite
 from django.db import connections
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
@@ -27,9 +28,6 @@ from django_pgqueue.models import AuditedJob, AuditEntry, Job
 from django_pgqueue.models.operations_link import database_now
 
 from .page import ConsolePage
-
-if TYPE_CHECKING:
-    from django_pgqueue.admin.readonly import ReadOnlyAdmin
 
 SHOWN: Final = 100
 """Acts on one page of the list."""
@@ -111,9 +109,9 @@ def _may_stop(request: HttpRequest, entry: AuditEntry) -> bool:
     return can_stop and bulk_acts.is_allowed(request, entry.action)
 
 
-def stop_url(jobs: ReadOnlyAdmin) -> URLPattern:
+def stop_url(site: AdminSite) -> URLPattern:
     """Return the URL that the button *Stop* posts to."""
-    return path("bulk_act/stop/", act_view(jobs.admin_site, None, _stop), name="pgqueue_bulk_stop")
+    return path("bulk_act/stop/", act_view(site, None, _stop), name="pgqueue_bulk_stop")
 
 
 def _stop(request: HttpRequest) -> HttpResponse:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
 from django.contrib import messages
+from django.contrib.admin import AdminSite
 from django.db import connections
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import URLPattern, path
@@ -33,9 +34,6 @@ from django_pgqueue.options.task_options import OPTIONS
 from django_pgqueue.states import State, TransitionName
 
 from .page import ConsolePage
-
-if TYPE_CHECKING:
-    from django_pgqueue.admin.readonly import ReadOnlyAdmin
 
 CAREFUL_RATE: Final = 10.0
 """Jobs per second if the act stops at the first repeat and the user gives no rate."""
@@ -83,16 +81,16 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
     }
 
 
-def answer_list(jobs: ReadOnlyAdmin, request: HttpRequest, action: str, selection: Selection) -> HttpResponse:
+def answer_list(request: HttpRequest, site: AdminSite, action: str, selection: Selection) -> HttpResponse:
     """Return the preview as the answer to "Select all" in a list of jobs, whose form was posted."""
     check(request, JOB_ACTS.get(action))
     context = preview_context(request, action, selection)
-    return rendered(request, jobs.admin_site, "console/bulk_preview.html", context["title"], context)
+    return rendered(request, site, "console/bulk_preview.html", context["title"], context)
 
 
-def request_url(jobs: ReadOnlyAdmin) -> URLPattern:
+def request_url(site: AdminSite) -> URLPattern:
     """Return the URL that the form is posted to."""
-    return path("bulk_preview/request/", act_view(jobs.admin_site, None, _request), name="pgqueue_bulk_request")
+    return path("bulk_preview/request/", act_view(site, None, _request), name="pgqueue_bulk_request")
 
 
 def _request(request: HttpRequest) -> HttpResponse:
