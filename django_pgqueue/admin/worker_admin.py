@@ -25,6 +25,7 @@ from . import databases
 from .act_view import FORM, act_view, log_change
 from .formatting import visible
 from .links import redirect_to
+from .list_filters import row_id_of
 from .navigation import rendered
 from .readonly import ListOnlyAdmin
 from .workers import live_stack
@@ -111,7 +112,8 @@ class WorkerAdmin(ListOnlyAdmin):
     def _request(self, request: HttpRequest, worker_id: int, kind: RequestKind) -> HttpResponseBase:
         """Request a stop or stacks of a worker, log a new request, and show the page where the answer will be."""
         alias, by = databases.chosen(request), request.user.get_username()
-        execution_id = _number(request.POST.get(live_stack.EXECUTION, "")) if kind is RequestKind.STACK else 0
+        named = request.POST.get(live_stack.EXECUTION, "") if kind is RequestKind.STACK else ""
+        execution_id = row_id_of(named) or 0
         job = _job_of(execution_id, alias) if execution_id else None
         requested = worker_control.request(worker_id, kind, alias, execution_id=execution_id, by=by)
         if requested is None:
@@ -145,8 +147,3 @@ def _title(worker: stats.WorkerStats) -> str:
 
 def _job_of(execution_id: int, alias: str) -> Job | None:
     return Job.objects.using(alias).filter(executions__pk=execution_id).only("pk", "task_name").first()
-
-
-def _number(text: str) -> int:
-    """Return the id of an execution, 0 if the text is not one."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0

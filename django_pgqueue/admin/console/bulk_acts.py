@@ -22,6 +22,7 @@ from django_pgqueue.admin.act_view import act_view, check
 from django_pgqueue.admin.formatting import dated, moment, visible
 from django_pgqueue.admin.forms.argument_changes import other_job, shown_changes
 from django_pgqueue.admin.links import page_url, redirect_to
+from django_pgqueue.admin.list_filters import row_id_of
 from django_pgqueue.lifecycle import audit
 from django_pgqueue.lifecycle.bulk_acts import PREVIEWED
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
@@ -43,8 +44,8 @@ def _list(request: HttpRequest, alias: str) -> dict[str, Any]:
     """Return the latest acts, or those before the act with the number `before`."""
     entries = AuditEntry.objects.using(alias).order_by("-pk")
     before = request.GET.get("before", "")
-    if before.isascii() and before.isdigit() and len(before) < 19:
-        entries = entries.filter(pk__lt=int(before))
+    if (number := row_id_of(before)) is not None:
+        entries = entries.filter(pk__lt=number)
     found = list(entries[: SHOWN + 1])
     return {
         "rows": [_row(request, entry) for entry in found[:SHOWN]],
@@ -95,10 +96,9 @@ def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
 
 
 def _entry(number: str, alias: str) -> AuditEntry:
-    found = None
-    if number.isascii() and number.isdigit() and len(number) < 19:
-        entries = AuditEntry.objects.using(alias).annotate(seen_at=database_now())
-        found = entries.filter(pk=int(number)).first()
+    entries = AuditEntry.objects.using(alias).annotate(seen_at=database_now())
+    entry_id = row_id_of(number)
+    found = None if entry_id is None else entries.filter(pk=entry_id).first()
     if found is None:
         raise Http404(_("There is no act with this number. Workers remove old ones."))
     return found
