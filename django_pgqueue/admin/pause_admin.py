@@ -6,7 +6,6 @@ hand may have a name that `control.pause()` would refuse. Listing and resuming i
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from django import forms
@@ -22,7 +21,6 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue import queues
 from django_pgqueue.control.queues import pause_named, resume_named, running_behind, waiting_behind
 from django_pgqueue.control.targets import limit_key_problems, mistyped_limit
-from django_pgqueue.db.fields import aware
 from django_pgqueue.declared.limits import has_value, name_of
 from django_pgqueue.models import Job, Pause
 from django_pgqueue.options.validation import NAME, unknown_queue
@@ -32,6 +30,7 @@ from django_pgqueue.tasks import registry
 from . import bulk_acts, databases, links, private, shown
 from .act_view import log_change
 from .formatting import badge, breakable, by_until, moment, moment_ago, seen_at, visible
+from .forms.form_page import in_future
 from .links import allowed_url, key_jobs_url
 from .readonly import ListOnlyAdmin, column
 
@@ -72,11 +71,7 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
         return name
 
     def clean_paused_until(self) -> Any:
-        given = self.cleaned_data["paused_until"]
-        until = None if given is None else aware(given)
-        if until is not None and until <= datetime.now(UTC):
-            raise forms.ValidationError(_("This time is in the past. Choose a later one, or leave it empty."))
-        return until
+        return in_future(self.cleaned_data["paused_until"])
 
     def clean(self) -> dict[str, Any] | None:
         """Edit the existing pause if there is one; otherwise the unique constraint would refuse the form."""

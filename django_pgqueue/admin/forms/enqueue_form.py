@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.contrib.admin.models import ADDITION
@@ -31,18 +30,15 @@ from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 
 from .argument_form import ArgumentForm
-from .form_page import PlaceForm, form_page
+from .form_page import PlaceForm, form_page, time_field
 from .new_jobs import NotEnqueued, announced, decoded, read_token, refusals, sent_before, token_field
 
 
 class EnqueueForm(ArgumentForm, PlaceForm):
     """The arguments of a call, and where and when its job runs."""
 
-    run_after = forms.DateTimeField(
-        label=gettext_lazy("Run after"),
-        required=False,
-        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
-        help_text=gettext_lazy("In the time zone of the admin. If it is empty, the job is due now."),
+    run_after = time_field(
+        gettext_lazy("Run after"), gettext_lazy("In the time zone of the admin. If it is empty, the job is due now.")
     )
 
     def __init__(self, *args: Any, task: Task[..., Any], **options: Any) -> None:

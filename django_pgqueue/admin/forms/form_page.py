@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django import forms
@@ -18,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import queues, stats
 from django_pgqueue.admin.navigation import rendered
+from django_pgqueue.db.fields import aware
 from django_pgqueue.options.task_options import OPTIONS
 from django_pgqueue.options.validation import unknown_queue
 from django_pgqueue.tasks import registry
@@ -29,6 +31,20 @@ class DatabaseForm(forms.Form):
     def __init__(self, *args: Any, database: str, **options: Any) -> None:
         super().__init__(*args, **options)
         self.database = database
+
+
+def time_field(label: Any, help_text: Any) -> forms.DateTimeField:
+    """Return the field of an optional time, in the time zone of the admin."""
+    widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
+    return forms.DateTimeField(label=label, required=False, widget=widget, help_text=help_text)
+
+
+def in_future(given: datetime | None) -> datetime | None:
+    """Return the time of an optional field with its time zone. Raise `ValidationError` if it is in the past."""
+    at = None if given is None else aware(given)
+    if at is not None and at <= datetime.now(UTC):
+        raise ValidationError(_("This time is in the past. Choose a later one, or leave it empty."))
+    return at
 
 
 class Datalist(forms.TextInput):
