@@ -18,10 +18,19 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 
-from django_pgqueue.admin.formatting import ago, breakable, duration, moment, moment_ago, seen_at, shortened, word_badge
+from django_pgqueue.admin.formatting import (
+    ago,
+    breakable,
+    duration,
+    moment,
+    moment_ago,
+    progress_bar,
+    seen_at,
+    shortened,
+    word_badge,
+)
 from django_pgqueue.admin.pause_admin import in_force
 from django_pgqueue.admin.private import is_visible
-from django_pgqueue.admin.progress_bar import bar
 from django_pgqueue.admin.readonly import column
 from django_pgqueue.admin.row_operations import OperationsAdmin
 from django_pgqueue.db.fields import statement_time
@@ -128,7 +137,7 @@ class JobColumns(OperationsAdmin):
         shown = word_badge(name := word(job))
         if is_paused and name != "paused":
             shown = format_html('{}<div class="pgqueue-last-words">{}</div>', shown, gettext("paused"))
-        done = "" if job.state in FINISHED else bar(job.progress)
+        done = "" if job.state in FINISHED else progress_bar(job.progress)
         return format_html("{}<div>{}</div>", shown, done) if done else shown
 
     @admin.display(description=gettext_lazy("task"))

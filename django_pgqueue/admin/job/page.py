@@ -28,6 +28,7 @@ from django_pgqueue.admin.formatting import (
     dated,
     duration,
     moment,
+    progress_line,
     seen_at,
     situation,
     visible,
@@ -38,7 +39,6 @@ from django_pgqueue.admin.links import allowed_url, key_link, page_url
 from django_pgqueue.admin.navigation import rendered
 from django_pgqueue.admin.pause_admin import pauses_of
 from django_pgqueue.admin.private import TEXT_LIMIT
-from django_pgqueue.admin.progress_bar import progress_bar
 from django_pgqueue.admin.readonly import ReadOnlyAdmin
 from django_pgqueue.admin.search_keys import search_links
 from django_pgqueue.admin.workers import live_stack
@@ -161,7 +161,7 @@ def facts(request: HttpRequest, job: Job, pauses: list[str]) -> list[tuple[str, 
         (_("Queue"), visible(job.queue_name)),
         (_("Priority"), job.priority),
         (_("Attempt"), _("%(attempt)s of %(most)s") % {"attempt": job.attempt, "most": job.max_attempts}),
-        (_("Progress"), progress_bar(job.progress, seen_at(job), with_message=private.is_visible(job))),
+        (_("Progress"), progress_line(job.progress, seen_at(job), with_message=private.is_visible(job))),
         (_("Crashes"), job.crashes or None),
         (_("Runs"), _("in an isolated process") if job.isolated else None),
         (_("Enqueued"), when(job.enqueued_at)),
