@@ -25,8 +25,9 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import stats
-from django_pgqueue.job_search import FINISHED_WORDS, NO_CLASS, WORDS, Filters, Moment
+from django_pgqueue.job_search import NO_CLASS, Filters, Moment
 from django_pgqueue.models import DeadJob
+from django_pgqueue.states import FINISHED_WORDS, WORDS
 from django_pgqueue.tasks import registry
 
 from . import databases, private

@@ -21,9 +21,9 @@ from django_pgqueue.admin import readonly
 from django_pgqueue.admin.formatting import full_date
 from django_pgqueue.admin.list_filters import search_of
 from django_pgqueue.admin.readonly import DatabaseChangeList
-from django_pgqueue.job_search import RUNNING_WORDS, STATE_OF, Filters, Found, condition_of, find
+from django_pgqueue.job_search import Filters, Found, condition_of, find
 from django_pgqueue.models import DeadJob, Job
-from django_pgqueue.states import State
+from django_pgqueue.states import RUNNING_WORDS, STATE_OF, State
 from django_pgqueue.stats.batch_counts import nested_batches
 
 from .columns import attach_executions
