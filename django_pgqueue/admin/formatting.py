@@ -70,13 +70,15 @@ def moment_ago(at: datetime | None, row: Any, *, brief: bool = True) -> SafeStri
     return moment(at, ago(at, seen_at(row), brief=brief)) if at else ""
 
 
-def dated(at: datetime, seen_at: datetime, *, with_zone: bool = False) -> SafeString | str:
-    """Return a moment's full date and its distance from now.
+def dated(at: datetime | None, row: Any, *, with_zone: bool = False) -> SafeString | str:
+    """Return a moment's full date and its distance from the reading of a row; "" for None.
 
     Pass `with_zone` to add the name of the current time zone, where the page also shows another one.
     """
+    if at is None:
+        return ""
     zone = f" {timezone.get_current_timezone_name()}" if with_zone else ""
-    return moment(at, f"{full_date(at)}{zone} ({ago(at, seen_at)})")
+    return moment(at, f"{full_date(at)}{zone} ({ago(at, seen_at(row))})")
 
 
 def full_date(at: datetime) -> str:

@@ -25,7 +25,7 @@ from django_pgqueue.models import Schedule
 from django_pgqueue.schedules import job_options, next_ticks
 
 from . import databases
-from .formatting import dated, seen_at, visible
+from .formatting import dated, visible
 from .links import allowed_url, redirect_to
 from .private import may_view
 from .row_operations import selected_action
@@ -156,10 +156,9 @@ class ScheduleAdmin(ScheduleColumns):
             return HttpResponseRedirect(request.get_full_path())
 
     def _own_context(self, request: HttpRequest, schedule: Schedule) -> dict[str, Any]:
-        operations = offered(request, schedule)
         return {
             "schedule": schedule,
-            "operations": operations,
+            "operations": offered(request, schedule),
             "facts": self._facts(schedule),
             "ticks": shown_ticks(schedule),
             "is_form": self.has_change_permission(request, schedule),
@@ -168,15 +167,12 @@ class ScheduleAdmin(ScheduleColumns):
 
     def _facts(self, schedule: Schedule) -> list[tuple[Any, Any]]:
         """Return the facts about a schedule as pairs of label and value."""
-        now, problem = seen_at(schedule), problem_of(schedule)
+        problem = problem_of(schedule)
         return [
             (_("State"), self.state(schedule)),
             (_("Problem"), problem and format_html('<span class="pgqueue-error">{}</span>', problem)),
-            (_("Next run"), self.next_run(schedule) and dated(schedule.next_run_at, now, with_zone=True)),
-            (
-                _("Last run"),
-                dated(schedule.last_run_at, now, with_zone=True) if schedule.last_run_at else _("none yet"),
-            ),
+            (_("Next run"), self.next_run(schedule) and dated(schedule.next_run_at, schedule, with_zone=True)),
+            (_("Last run"), dated(schedule.last_run_at, schedule, with_zone=True) or _("none yet")),
             (_("Last result"), self.last_result(schedule)),
             (_("Queue"), visible(job_options.current(schedule, "queue_name"))),
             (_("Priority"), str(job_options.current(schedule, "priority"))),

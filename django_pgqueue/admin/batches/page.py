@@ -123,17 +123,14 @@ def progress(counts: BatchCounts) -> str:
 
 
 def _facts(request: HttpRequest, batch: Any) -> list[tuple[str, Any, str]]:
-    def when(at: datetime | None) -> Any:
-        return at and dated(at, seen_at(batch))
-
     parent_url = page_url(request, "jobbatch_change", batch.parent_id) if batch.parent_id else ""
     found = [
         (_("Description"), visible(vars(batch)["description_text"]), ""),
-        (_("Created"), when(batch.created_at), ""),
-        (_("Closed"), when(batch.closed_at), ""),
-        (_("First failure"), when(batch.failed_at), ""),
-        (_("Complete"), when(batch.completed_at), ""),
-        (_("Succeeded"), when(batch.succeeded_at), ""),
+        (_("Created"), dated(batch.created_at, batch), ""),
+        (_("Closed"), dated(batch.closed_at, batch), ""),
+        (_("First failure"), dated(batch.failed_at, batch), ""),
+        (_("Complete"), dated(batch.completed_at, batch), ""),
+        (_("Succeeded"), dated(batch.succeeded_at, batch), ""),
         (_("Part of"), f"#{batch.parent_id}" if batch.parent_id else "", parent_url),
     ]
     return [(label, value, url) for label, value, url in found if value]

@@ -74,8 +74,8 @@ def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
     is_running = entry.ended_at is None and entry.next_batch_at is not None
     job_ids = list(entry.jobs.using(alias).order_by("-pk").values_list("job_id", flat=True)[:JOBS_SHOWN])
     names = dict(Job.objects.using(alias).filter(pk__in=job_ids).values_list("pk", "task_name"))
-    now = vars(entry)["seen_at"]
     changes_jobs = entry.action not in ON_WORKERS_AND_LIMITS
+    can_stop = entry.ended_at is None and entry.stop_asked_at is None
     return {
         **_row(request, entry),
         "title": _("%(action)s: act %(number)s") % {"action": bulk_acts.label(entry.action), "number": entry.pk},
@@ -86,11 +86,11 @@ def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
         "done": entry.job_count + entry.left_count,
         "rate": f"{entry.rate:g}" if entry.rate else "",
         "is_bounded": changes_jobs and entry.total is not None and 0 < entry.total <= PREVIEWED,
-        "began": dated(entry.began_at, now),
-        "ended": dated(entry.ended_at, now) if entry.ended_at else "",
+        "began": dated(entry.began_at, entry),
+        "ended": dated(entry.ended_at, entry),
         "jobs": [(job_id, visible(names.get(job_id, "")), job_id in names) for job_id in job_ids],
         "has_more_jobs": entry.job_count > len(job_ids),
-        "may_stop": _may_stop(request, entry),
+        "may_stop": can_stop and bulk_acts.is_allowed(request, entry.action),
         "has_worker": not is_running or any(worker.is_live for worker in stats.workers(alias)),
     }
 
@@ -102,11 +102,6 @@ def _entry(number: str, alias: str) -> AuditEntry:
     if found is None:
         raise Http404(_("There is no act with this number. Workers remove old ones."))
     return found
-
-
-def _may_stop(request: HttpRequest, entry: AuditEntry) -> bool:
-    can_stop = entry.ended_at is None and entry.stop_asked_at is None
-    return can_stop and bulk_acts.is_allowed(request, entry.action)
 
 
 def stop_url(site: AdminSite) -> URLPattern:

@@ -152,9 +152,6 @@ def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
 def facts(request: HttpRequest, job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
     """Return the facts about a job as pairs of label and value. `pauses` describes the pauses that stop it."""
 
-    def when(at: datetime | None) -> Any:
-        return at and dated(at, seen_at(job))
-
     found = [
         (_("Task"), breakable(job.task_name)),
         (_("Runs as"), _runs_as(job.task_name)),
@@ -164,16 +161,16 @@ def facts(request: HttpRequest, job: Job, pauses: list[str]) -> list[tuple[str, 
         (_("Progress"), progress_line(job.progress, seen_at(job), with_message=private.is_visible(job))),
         (_("Crashes"), job.crashes or None),
         (_("Runs"), _("in an isolated process") if job.isolated else None),
-        (_("Enqueued"), when(job.enqueued_at)),
+        (_("Enqueued"), dated(job.enqueued_at, job)),
         (_("Due"), _due(job)),
-        (_("Expires"), when(job.expires_at)),
-        (_("Finished"), when(job.finished_at)),
-        (_("Cancel requested"), when(job.cancel_requested_at)),
-        (_("Task unknown since"), when(job.unknown_since)),
+        (_("Expires"), dated(job.expires_at, job)),
+        (_("Finished"), dated(job.finished_at, job)),
+        (_("Cancel requested"), dated(job.cancel_requested_at, job)),
+        (_("Task unknown since"), dated(job.unknown_since, job)),
         (_("Paused by"), format_html_join("; ", "{}", ((pause,) for pause in pauses))),
         (_("Unique key"), _unique_key(job)),
         (_("Search keys"), search_links(request, job)),
-        (_("Unique until"), when(vars(job)["window_until"])),
+        (_("Unique until"), dated(vars(job)["window_until"], job)),
         *_limited(request, job),
         (_("Weight in the limit"), job.limit_weight),
         (_("Order in the limit"), _order_of(job)),
@@ -187,7 +184,7 @@ def _due(job: Job) -> Any:
     """Return when the job is or was due. None for a job of a workflow that is not delayed."""
     if is_suspended(job) and is_endless(job.run_after, seen_at(job)):
         return _("when its event comes")
-    return dated(job.run_after, seen_at(job)) if job.state != State.WAITING or job.run_after > seen_at(job) else None
+    return dated(job.run_after, job) if job.state != State.WAITING or job.run_after > seen_at(job) else None
 
 
 def _batch(request: HttpRequest, job: Job) -> Any:
