@@ -72,21 +72,16 @@ def bar(batch_id: int, counts: BatchCounts) -> SafeString | str:
         return ""
     failed = _width(counts.failed.value, total)
     succeeded = min(_width(counts.succeeded.value, total), WIDTH - failed)
-    x, width = f"{succeeded:.2f}", f"{failed:.2f}"
     return format_html(
         '<svg class="pgqueue-batch-bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
-        '<defs><pattern id="pgqueue-batch-hatch-{}" width="3" height="10" patternUnits="userSpaceOnUse">'
+        '<defs><pattern id="pgqueue-batch-hatch-{number}" width="3" height="10" patternUnits="userSpaceOnUse">'
         '<path class="pgqueue-hatch" d="M0 10L3 0"/></pattern></defs>'
-        '<rect class="pgqueue-bar pgqueue-series-succeeded" width="{}" height="10"/>'
-        '<rect class="pgqueue-bar pgqueue-series-failed" x="{}" width="{}" height="10"/>'
-        '<rect fill="url(#pgqueue-batch-hatch-{})" x="{}" width="{}" height="10"/></svg>',
-        batch_id,
-        x,
-        x,
-        width,
-        batch_id,
-        x,
-        width,
+        '<rect class="pgqueue-bar pgqueue-series-succeeded" width="{x}" height="10"/>'
+        '<rect class="pgqueue-bar pgqueue-series-failed" x="{x}" width="{width}" height="10"/>'
+        '<rect fill="url(#pgqueue-batch-hatch-{number})" x="{x}" width="{width}" height="10"/></svg>',
+        number=batch_id,
+        x=f"{succeeded:.2f}",
+        width=f"{failed:.2f}",
     )
 
 
