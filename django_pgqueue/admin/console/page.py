@@ -111,5 +111,4 @@ class _Encoder(DjangoJSONEncoder):
 
 
 def _json(request: HttpRequest, document: Callable[[str], Any]) -> HttpResponse:
-    found = document(databases.chosen(request))
-    return JsonResponse(asdict(found) if is_dataclass(found) and not isinstance(found, type) else found, _Encoder)
+    return JsonResponse(document(databases.chosen(request)), _Encoder, safe=False)
