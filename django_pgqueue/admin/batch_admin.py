@@ -92,6 +92,7 @@ class BatchAdmin(ReadOnlyAdmin):
     list_filter = [ParentFilter, StageFilter]
     list_per_page = 50
     list_max_show_all = 0  # a page is never longer
+    ordering = ["-id"]
     search_fields = ["id"]  # makes Django show the search box
     search_help_text = gettext_lazy("The number of a batch, or a part of the description of one of the newest 100,000.")
     actions = None
@@ -119,9 +120,6 @@ class BatchAdmin(ReadOnlyAdmin):
         rows = super().get_queryset(request).defer("description", *CALLBACKS)
         found: QuerySet[Any] = rows.annotate(seen_at=statement_time(), short_description=Left("description", SHOWN))
         return found
-
-    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        return ("-id",)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return BatchChangeList

@@ -48,8 +48,7 @@ def list_parameters(request: HttpRequest, preserved: str) -> str:
 
 def query(request: HttpRequest) -> str:
     """Return what a link to another page of the same database appends to its URL: "", or "?database=…"."""
-    alias = chosen(request)
-    return "" if alias == router.db_for_write(Job) else f"?{urlencode({PARAMETER: alias})}"
+    return link(request, "")
 
 
 def link(request: HttpRequest, url: str, /, **parameters: Any) -> str:

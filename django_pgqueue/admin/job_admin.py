@@ -61,6 +61,7 @@ class JobAdmin(JobColumns):
     list_display = ["number", "state_badge", "task", "queue", "priority", "attempts", "enqueued", "wait", "run_time"]
     list_filter = [BatchFilter, WordFilter, SpanFilter, QueueFilter, TaskFilter, LimitFilter]
     list_max_show_all = 0  # a page is never longer
+    ordering = ["-id"]  # of a queryset without a search: the order of the list is that of the search
     search_fields = ["id"]  # makes Django show the search box; `searched_ids()` does the search
     search_help_text = _("The number of a job, the exact name of a task, or a search key, such as customer_id:4711.")
     object_history_template = "pgqueue/admin/job_history.html"
@@ -94,10 +95,6 @@ class JobAdmin(JobColumns):
         if found is None:
             return super().get_paginator(request, queryset, per_page, *args, **kwargs)
         return FoundPaginator(found, per_page)
-
-    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        """Return the order of a queryset without a search. The order of the list is that of the search."""
-        return ("-id",)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

@@ -78,7 +78,8 @@ class WorkerAdmin(ListOnlyAdmin):
             "answers_requests": worker.supervisor_pid is not None,
             **(extra_context or {}),
         }
-        return self._page(request, "worker", _title(worker), context)
+        title = _("Worker process %(pid)s on %(host)s") % {"pid": worker.pid, "host": visible(worker.host)}
+        return self._page(request, "worker", title, context)
 
     def _page(self, request: HttpRequest, name: str, title: str, context: dict[str, Any]) -> HttpResponse:
         base = {
@@ -114,7 +115,8 @@ class WorkerAdmin(ListOnlyAdmin):
         alias, by = databases.chosen(request), request.user.get_username()
         named = request.POST.get(live_stack.EXECUTION, "") if kind is RequestKind.STACK else ""
         execution_id = row_id_of(named) or 0
-        job = _job_of(execution_id, alias) if execution_id else None
+        jobs = Job.objects.using(alias).filter(executions__pk=execution_id).only("pk", "task_name")
+        job = jobs.first() if execution_id else None
         requested = worker_control.request(worker_id, kind, alias, execution_id=execution_id, by=by)
         if requested is None:
             return self._refused(request, job)
@@ -139,11 +141,3 @@ class WorkerAdmin(ListOnlyAdmin):
 
 def _found(worker_id: int | str, workers: list[stats.WorkerStats]) -> stats.WorkerStats | None:
     return next((worker for worker in workers if str(worker.id) == str(worker_id)), None)
-
-
-def _title(worker: stats.WorkerStats) -> str:
-    return _("Worker process %(pid)s on %(host)s") % {"pid": worker.pid, "host": visible(worker.host)}
-
-
-def _job_of(execution_id: int, alias: str) -> Job | None:
-    return Job.objects.using(alias).filter(executions__pk=execution_id).only("pk", "task_name").first()

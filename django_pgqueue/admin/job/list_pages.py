@@ -28,8 +28,6 @@ from django_pgqueue.stats.batch_counts import nested_batches
 
 from .columns import attach_executions
 
-NOTHING: Final = Found([], has_more=False, scope="")
-
 
 class FoundPaginator(Paginator):  # type: ignore[type-arg]  # not generic at run time
     """A paginator of jobs whose ids were found before."""
@@ -67,7 +65,7 @@ class JobChangeList(DatabaseChangeList):
         self.is_by_batch = search is not None and search.batch is not None and ids is None
         self.is_by_limit = search is not None and search.limit is not None and ids is None and not self.word
         if search is None:
-            return NOTHING
+            return Found([], has_more=False, scope="")
         if ids is not None:
             return self._among(search, ids)
         return find(search, readonly.COUNT_LIMIT)
