@@ -146,7 +146,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
 
     def navigation(self, request: HttpRequest) -> dict[str, Any]:
         """Return what the navigation above the list and the pages of its rows needs."""
-        return navigation(request, self.admin_site.name, f"{self.opts.model_name}_changelist")
+        return navigation(request, self.admin_site, f"{self.opts.model_name}_changelist")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return False. Only `enqueue()` adds jobs."""
