@@ -31,7 +31,7 @@ from django_pgqueue.tasks import registry
 
 from .argument_form import ArgumentForm
 from .form_page import PlaceForm, form_page, time_field
-from .new_jobs import NotEnqueued, announced, decoded, read_token, refusals, sent_before, token_field
+from .new_jobs import NotEnqueued, decoded, finish, read_token, refusals, sent_before, token_field
 
 
 class EnqueueForm(ArgumentForm, PlaceForm):
@@ -119,11 +119,7 @@ def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alia
         if callable(task.database) and (of_call := alias_of(task, args, kwargs)) != alias:
             raise NotEnqueued(_("No job was added: these arguments belong to the database %s. Choose it.") % of_call)
         job = configured.insert(args, kwargs)
-        if job.is_duplicate:
-            raise NotEnqueued(_("No job was added: job #%s has the unique key.") % job.pk)
-        audit.record_audit(connection, audit_id, [job.pk])
-        audit.end_audit(connection, audit_id)
-        announced(configured, job)
+        finish(connection, audit_id, configured, job)
         log_change(request, job, _("Enqueued."), ADDITION)
     messages.success(request, _("Job #%s is enqueued.") % job.pk)
     return int(job.pk)

@@ -31,8 +31,8 @@ from django_pgqueue.admin.forms.argument_form import ArgumentForm
 from django_pgqueue.admin.forms.form_page import form_page
 from django_pgqueue.admin.forms.new_jobs import (
     NotEnqueued,
-    announced,
     decoded,
+    finish,
     read_token,
     refusals,
     sent_before,
@@ -189,15 +189,11 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: StoredA
             raise NotEnqueued(_("Nothing was changed: the job has changed since the page showed it, or it is locked."))
         like = task_like(task, job, decode_headers(vars(job)["headers_text"]), connection.alias)
         new = insert_copy(like, job, *decoded(like, call, connection.alias))
-        if new.is_duplicate:
-            raise NotEnqueued(_("No job was added: job #%s has the unique key.") % new.pk)
         details = {
             job.pk: {"retried_as": new.pk, "changes": changes},
             new.pk: {"made_from": job.pk, "changes": changes},
         }
-        audit.record_audit(connection, audit_id, [job.pk, new.pk], details=details)
-        audit.end_audit(connection, audit_id)
-        announced(like, new)
+        finish(connection, audit_id, like, new, details)
         names = ", ".join(sorted(changes)) or _("none")
         changed = _("Changed arguments: %s.") % names
         log_change(request, job, _("Edited and retried as job #%s.") % new.pk + f" {changed}")
