@@ -27,7 +27,7 @@ from django_pgqueue.stats.batch_counts import batch_counts
 from . import databases
 from .batches.acts import act_urls, not_found
 from .batches.page import batch_page
-from .batches.words import LABELS, badges, with_words
+from .batches.words import STATES, badges, with_words
 from .formatting import moment_ago, visible
 from .links import address
 from .list_filters import BatchFilter, JobFilter, row_id_of
@@ -50,7 +50,7 @@ class StageFilter(JobFilter):
 
     def values(self) -> list[tuple[str, Any]]:
         complete = gettext_lazy("complete (failed or succeeded)")
-        return [*((word, LABELS[word]) for word in (OPEN, RUNNING, FAILED, SUCCEEDED)), (COMPLETE, complete)]
+        return [*((word, STATES[word][0]) for word in (OPEN, RUNNING, FAILED, SUCCEEDED)), (COMPLETE, complete)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Return the batches of the state."""
