@@ -159,7 +159,7 @@ def tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
 
 def _is_new(overview: stats.Overview, rows: Sequence[dict[str, Any]]) -> bool:
     """Return whether nothing has happened yet: no queue has a job, a pause or a worker."""
-    has_jobs = any(cell.jobs.value for row in rows for cell in row["cells"])
+    has_jobs = any(cell["jobs"].value for row in rows for cell in row["cells"])
     return not overview.workers and not has_jobs and not any(row["pause"] for row in rows)
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.db import connections
 from django.http import Http404, HttpRequest
-from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -33,15 +32,6 @@ STATES: Final = ("due", "scheduled", "retrying", "paused", "running", "lost", "d
 """The states of the columns."""
 WAITING: Final = frozenset({"due", "scheduled", "retrying", "paused"})
 LONG: Final = timedelta(days=365)
-
-
-class StateCell(NamedTuple):
-    """The number of jobs in one state, with a link to them unless it is 0."""
-
-    state: str
-    label: Promise | str
-    jobs: Count
-    url: str
 
 
 def _read(alias: str) -> stats.QueueFigures:
@@ -127,9 +117,11 @@ def _pause_of(request: HttpRequest, queue: QueueStats) -> dict[str, str]:
     }
 
 
-def _cell(request: HttpRequest, queue: QueueStats, state: str) -> StateCell:
-    count: Count = getattr(queue, state)
-    return StateCell(state, LABELS[state], count, jobs_url(request, state, queue=queue.name) if count.value else "")
+def _cell(request: HttpRequest, queue: QueueStats, state: str) -> dict[str, Any]:
+    """Return the number of jobs in one state, with a link to them unless it is 0."""
+    jobs: Count = getattr(queue, state)
+    url = jobs_url(request, state, queue=queue.name) if jobs.value else ""
+    return {"state": state, "label": LABELS[state], "jobs": jobs, "url": url}
 
 
 def _clear_url(request: HttpRequest, queue: QueueStats) -> str:
