@@ -57,13 +57,14 @@ class JobOperation(Operation):
     is_dangerous: ClassVar[bool] = False
     """Whether it cannot be undone. The page of a job offers it last, with a quiet button."""
 
-    def fits(self, state: str, run_after: datetime, cancel_requested_at: datetime | None, now: datetime) -> bool:
-        """Return whether it would change a job with these values."""
-        if state not in set(State) or self.act.transition not in TRANSITIONS.get(State(state), {}):
+    def fits(self, job: Any, now: datetime) -> bool:
+        """Return whether it would change a job, of which a few columns are enough."""
+        transition = self.act.transition
+        if job.state not in set(State) or transition not in TRANSITIONS.get(State(job.state), {}):
             return False
-        if self.act.transition is TransitionName.RUN_NOW:
-            return run_after > now
-        return not (self.act.transition is TransitionName.CANCEL and state == State.RUNNING and cancel_requested_at)
+        if transition is TransitionName.RUN_NOW:
+            return bool(job.run_after > now)
+        return not (transition is TransitionName.CANCEL and job.state == State.RUNNING and job.cancel_requested_at)
 
     def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
         """Return a page with a question about one job, or None if the form has answered it."""
@@ -169,12 +170,7 @@ ON_ONE_JOB: Final = (RETRY, CANCEL, RUN_NOW, MOVE, DELETE)
 
 def offered(request: HttpRequest, job: Job, operations: Sequence[JobOperation]) -> list[JobOperation]:
     """Return the operations that the user may run on this job in its present state."""
-    now = seen_at(job)
-    return [
-        operation
-        for operation in operations
-        if operation.is_allowed(request) and operation.fits(job.state, job.run_after, job.cancel_requested_at, now)
-    ]
+    return [each for each in operations if each.is_allowed(request) and each.fits(job, seen_at(job))]
 
 
 def act_on_one(request: HttpRequest, operation: JobOperation, job: Job, site: AdminSite) -> HttpResponse | None:
@@ -262,11 +258,7 @@ def _fitting(request: HttpRequest, operation: JobOperation, rows: Sequence[Any])
     That is the state that the page showed.
     """
     on_page = shown.read(request)
-    return {
-        row.pk: on_page[row.pk]
-        for row in rows
-        if row.pk in on_page and operation.fits(row.state, row.run_after, row.cancel_requested_at, row.seen_at)
-    }
+    return {row.pk: on_page[row.pk] for row in rows if row.pk in on_page and operation.fits(row, row.seen_at)}
 
 
 def _act(
