@@ -44,7 +44,7 @@ class ReasonLink(NamedTuple):
 
 def story(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the variables of the templates in pgqueue/admin/job/. `attempts` are the latest, latest first."""
-    vars(job)["latest_executions"] = [attempts[0]["execution"]] if attempts else []
+    vars(job)["latest_execution"] = attempts[0]["execution"] if attempts else None
     is_visible = private.is_visible(job)
     why = _why(job)
     quotes = why is not None and why.reason in QUOTES_ERROR
