@@ -109,7 +109,7 @@ class JobAdmin(JobColumns):
             return [int(number)] if len(number) <= 18 else []
         jobs = Job.objects.using(databases.chosen(request))
         if search_key := search_keys.term_of(jobs, term):
-            found = search_keys.find(request, jobs, search_key)
+            found = search_keys.find(request, jobs, *search_key)
             return list(found.order_by("-pk").values_list("pk", flat=True))
         return None
 
