@@ -25,7 +25,7 @@ from django_pgqueue.states import ActOutcome, TransitionName
 from . import databases, private
 from .formatting import full_date, visible
 from .links import address
-from .list_filters import moment_of
+from .list_filters import instant_of
 
 NAMES: Final = {
     "state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class", "limit": "limit_key"
@@ -80,7 +80,7 @@ def of_list(action: str, chosen: QueryDict, now: datetime, *, is_dead_only: bool
         return None  # the list also finds classes whose path ends with this name
     if set(chosen) - {*NAMES, "since", "until", "q", "p", databases.PARAMETER}:
         return None
-    since, until = (_instant(chosen.get(name), now) for name in ("since", "until"))
+    since, until = (instant_of(chosen.get(name), now) for name in ("since", "until"))
     exception_class = None if not error else "" if error == NO_CLASS else error
     queue_name, task_name, limit_key = (chosen.get(name) or None for name in ("queue", "task", "limit"))
     return Selection(word, queue_name, task_name, exception_class, since, until, limit_key=limit_key)
@@ -98,12 +98,6 @@ def links_of_list(request: HttpRequest, site: AdminSite, *, is_dead_only: bool) 
             if selection is not None and is_allowed(request, action):
                 found.append((label(action), databases.link(request, url, action=action, **parameters(selection))))
     return found
-
-
-def _instant(text: str | None, now: datetime) -> datetime | None:
-    """Return the time that a parameter of a list means."""
-    found = moment_of(text)
-    return None if found is None else found.at or now - found.ago
 
 
 # ---------------------------------------------------------------------------- words

@@ -51,6 +51,12 @@ def moment_of(text: str | None) -> Moment | None:
     return None if at is None else Moment(at, timedelta())
 
 
+def instant_of(text: str | None, now: datetime) -> datetime | None:
+    """Return the instant that a parameter means at this time. None: it means none."""
+    found = moment_of(text)
+    return None if found is None else found.at or now - found.ago
+
+
 def time_of(text: str | None) -> datetime | None:
     """Return an aware datetime from ISO 8601 text, in the current time zone if it names none; None if it is invalid."""
     with suppress(ValueError, OverflowError):
@@ -89,6 +95,11 @@ def search_of(request: HttpRequest, *, only_dead: bool, task_name: str = "") -> 
         limit=limit or None,
         batch=batch,
     )
+
+
+def as_input(at: datetime | None) -> str:
+    """Return a time as the value of a field for it, in the current time zone; "" for None."""
+    return timezone.localtime(at).strftime("%Y-%m-%dT%H:%M:%S") if at else ""
 
 
 def row_id_of(text: str) -> int | None:
@@ -279,9 +290,7 @@ class SpanFilter(JobFilter):
         found = []
         for name, label in labels.items():
             text = str(self.used_parameters.get(name, ""))
-            at = time_of(text)
-            shown = timezone.localtime(at).strftime("%Y-%m-%dT%H:%M:%S") if at else ""
-            found.append((name, label, shown, bool(text) and moment_of(text) is None))
+            found.append((name, label, as_input(time_of(text)), bool(text) and moment_of(text) is None))
         return found
 
     @property

@@ -27,7 +27,7 @@ from django_pgqueue.admin.formatting import breakable, full_date, moment, shorte
 from django_pgqueue.admin.job.list_pages import as_parameter
 from django_pgqueue.admin.job.tracebacks import pieces
 from django_pgqueue.admin.links import page_url
-from django_pgqueue.admin.list_filters import SPAN_LABELS, moment_of, time_of
+from django_pgqueue.admin.list_filters import SPAN_LABELS, as_input, instant_of, time_of
 from django_pgqueue.display import shown_arguments
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.models import Execution, Job
@@ -86,13 +86,13 @@ def sparkline(points: Sequence[tuple[datetime, float]]) -> dict[str, Any] | None
 def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     chosen = request.GET.get("since") or (DEFAULT_SPAN if not request.GET.get("until") else EVERY)
     until = time_of(request.GET.get("until"))
-    found = stats.incidents(_beginning(chosen), until, alias)
+    found = stats.incidents(instant_of(chosen, datetime.now(UTC)), until, alias)
     groups = [_row(request, group, chosen) for group in found.groups[:GROUPS_SHOWN]]
     opened = _opened(request, found)
     return {
         "spans": _spans(request, chosen),
-        "since_value": _field(time_of(chosen)),
-        "until_value": _field(until),
+        "since_value": as_input(time_of(chosen)),
+        "until_value": as_input(until),
         "zone": timezone.get_current_timezone_name(),
         "groups": groups,
         "hidden_groups": len(found.groups) - len(groups),
@@ -102,17 +102,6 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "may_view": private.may_view(request),
         "hidden_note": private.LIST_NOTE,
     }
-
-
-def _beginning(chosen: str) -> datetime | None:
-    span = moment_of(chosen)
-    if span is None:
-        return None
-    return span.at or datetime.now(UTC) - span.ago
-
-
-def _field(at: datetime | None) -> str:
-    return timezone.localtime(at).strftime("%Y-%m-%dT%H:%M:%S") if at else ""
 
 
 def _spans(request: HttpRequest, chosen: str) -> list[dict[str, Any]]:
