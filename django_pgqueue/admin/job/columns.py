@@ -19,7 +19,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 
 from django_pgqueue.admin.formatting import (
-    ago,
     breakable,
     duration,
     moment,
@@ -153,8 +152,7 @@ class JobColumns(OperationsAdmin):
                 return gettext("for an event")
             waited = seen_at(job) - job.run_after
             is_due = waited >= timedelta()
-            text = duration(waited, brief=True) if is_due else ago(job.run_after, seen_at(job), brief=True)
-            return moment(job.run_after, text)
+            return moment(job.run_after, duration(waited, brief=True)) if is_due else moment_ago(job.run_after, job)
         execution = latest_execution(job)
         if execution is None or execution.started_at is None:
             return ""
