@@ -21,7 +21,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin import private, shown
+from django_pgqueue.admin import live_stack, private, shown
 from django_pgqueue.admin.formatting import (
     badge,
     breakable,
@@ -41,7 +41,6 @@ from django_pgqueue.admin.pause_admin import pauses_of
 from django_pgqueue.admin.private import TEXT_LIMIT
 from django_pgqueue.admin.readonly import ReadOnlyAdmin
 from django_pgqueue.admin.search_keys import search_links
-from django_pgqueue.admin.workers import live_stack
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.chunks import is_chunk_key
 from django_pgqueue.declared.steps import is_endless
