@@ -71,9 +71,9 @@ def page_url(request: HttpRequest, name: str, /, *args: Any, **parameters: Any) 
 def allowed_url(request: HttpRequest, name: str, /, *args: Any, **parameters: Any) -> str:
     """Return the URL of a page as `page_url()` does, or "" if the user may not see it."""
     permission = PERMISSIONS.get(name.removesuffix("list"))
-    return (
-        page_url(request, name, *args, **parameters) if permission is None or request.user.has_perm(permission) else ""
-    )
+    if permission is not None and not request.user.has_perm(permission):
+        return ""
+    return page_url(request, name, *args, **parameters)
 
 
 def redirect_to(request: HttpRequest, name: str, *args: Any, part: str = "", **parameters: Any) -> HttpResponseRedirect:

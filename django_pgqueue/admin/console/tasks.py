@@ -81,7 +81,7 @@ def _row(
         "depths": _depths(request, names[0], depth),
         "day": _day([days[name] for name in names if name in days]),
         "pause": _pause_text(pause),
-        "pause_shown": str(shown.number(pause and pause.paused_at)),
+        "pause_shown": str(shown.number(pause.paused_at if pause else None)),
     }
 
 

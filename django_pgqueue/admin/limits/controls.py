@@ -92,9 +92,9 @@ def _controls(
         "limit_key": limit_key,
         "label": shortened(limit_key),
         "pause": pause and pause_text(pause.paused_at, pause.paused_by, pause.paused_until, pause.reason),
-        "pause_shown": str(shown.number(pause and pause.paused_at)),
+        "pause_shown": str(shown.number(pause.paused_at if pause else None)),
         "change": override and override_text(override, inherited_policy(limit_key, overrides)),
-        "change_shown": str(shown.number(override and override.changed_at)),
+        "change_shown": str(shown.number(override.changed_at if override else None)),
         "change_url": page_url(request, "limit_change", key=limit_key) if may_change else "",
         "policy": policy,  # None if no task of this process declares the limit
         "breaker_label": label,

@@ -125,8 +125,8 @@ SEEN = [
         Mutant("a long chain is drawn", "or groups[-1].layer >= MOST_LAYERS", "", inside="drawing"),
         Mutant(
             "the jobs of a graph are linked for anybody",
-            "if permission is None or request.user.has_perm(permission) else",
-            "if True else",
+            "if permission is not None and not request.user.has_perm(permission):",
+            "if False:",
             inside="links.allowed_url",
         ),
         Mutant(
