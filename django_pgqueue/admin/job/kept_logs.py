@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from django.db.models import Exists, OuterRef, TextField
 from django.db.models.functions import Cast, Left
@@ -27,11 +27,18 @@ TEXT_LIMIT: Final = 16 * HALF_CHARACTERS
 LOUD: Final = frozenset({"WARNING", "ERROR", "CRITICAL"})
 
 
+class ShownLine(NamedTuple):
+    """A line as the page shows it, and whether it needs attention."""
+
+    text: str
+    is_loud: bool = False
+
+
 HAS_LOG: Final = Exists(ExecutionLog.objects.filter(pk=OuterRef("pk")))
 """Annotates executions with whether they have lines, so that a page without lines needs no further query."""
 
 
-def read_logs(job: Job, execution_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
+def read_logs(job: Job, execution_ids: Iterable[int]) -> dict[int, list[ShownLine]]:
     """Return the lines of the latest of these executions, which all have some, by the id of the execution."""
     latest = sorted(execution_ids, reverse=True)[:LOGS_SHOWN]
     if not latest:
@@ -41,8 +48,8 @@ def read_logs(job: Job, execution_ids: Iterable[int]) -> dict[int, list[dict[str
     return {pk: _shown(*columns) for pk, *columns in rows.values_list("pk", first, last, "cut_lines")}
 
 
-def _shown(first: str, last: str, cut_lines: int) -> list[dict[str, Any]]:
-    note = [{"text": _("[… %(count)d lines were not kept …]") % {"count": cut_lines}}] if cut_lines else []
+def _shown(first: str, last: str, cut_lines: int) -> list[ShownLine]:
+    note = [ShownLine(_("[… %(count)d lines were not kept …]") % {"count": cut_lines})] if cut_lines else []
     return [*map(_shown_line, _lines(first)), *note, *map(_shown_line, _lines(last))]
 
 
@@ -52,8 +59,7 @@ def _lines(text: str) -> list[LogLine]:
     return []
 
 
-def _shown_line(line: LogLine) -> dict[str, Any]:
-    """Return a line as the page shows it, and whether it needs attention."""
+def _shown_line(line: LogLine) -> ShownLine:
     at = timezone.localtime(line.at)
     text = f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03} {line.level} {line.logger}: {line.message}"
-    return {"text": visible(text), "is_loud": line.level in LOUD}
+    return ShownLine(visible(text), line.level in LOUD)

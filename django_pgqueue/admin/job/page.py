@@ -54,7 +54,7 @@ from . import edit_and_retry
 from .actions import ON_ONE_JOB, offered
 from .blocked_keys import BLOCKS, blocked_by, blocker_of
 from .columns import FAILURES, is_suspended
-from .kept_logs import HAS_LOG, read_logs
+from .kept_logs import HAS_LOG, ShownLine, read_logs
 from .steps import HAS_STEPS, compensation_note, read_steps, shown_step, step_timeline
 from .story import story
 
@@ -249,9 +249,7 @@ def read_attempts(job: Job) -> list[dict[str, Any]]:
     return [_attempt(each, workers.get(each.worker_id), logs.get(each.pk, []), with_texts=with_texts) for each in found]
 
 
-def _attempt(
-    execution: Execution, worker: Worker | None, log: list[dict[str, Any]], *, with_texts: bool
-) -> dict[str, Any]:
+def _attempt(execution: Execution, worker: Worker | None, log: list[ShownLine], *, with_texts: bool) -> dict[str, Any]:
     """Return one execution, formatted for the template."""
     return {
         "execution": execution,
