@@ -20,8 +20,9 @@ from django.db.models import QuerySet
 from django.test import override_settings
 
 from django_pgqueue import models, testing
-from django_pgqueue.job_search import WORDS, search
+from django_pgqueue.job_search import search
 from django_pgqueue.models import Job
+from django_pgqueue.states import WORDS
 from tests import helpers, test_docs_examples
 from tests.documents import BLOCK, CODE, PAGES, TOP, TUTORIAL, blocks, plain, table
 from tests.test_sql import nodes, rows_read

@@ -18,6 +18,7 @@ from django.views.decorators.http import require_http_methods
 from django_pgqueue.acts import OperatorAct
 
 BUTTON: Final = ("POST",)
+READING: Final = ("GET", "HEAD")
 FORM: Final = ("GET", "HEAD", "POST")
 """The methods of an act that has a page of its own, with a form or a question."""
 

@@ -11,11 +11,13 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.db.models.functions import Left
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
+from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_safe
 
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.models import JobBatch
@@ -25,10 +27,10 @@ from django_pgqueue.stats.batch_counts import batch_counts
 from . import databases
 from .batches.acts import act_urls, not_found
 from .batches.page import batch_page
-from .batches.words import badges, with_words
-from .formatting import moment_ago, shortened, visible
+from .batches.words import STATES, badges, with_words
+from .formatting import moment_ago, visible
 from .links import address
-from .list_filters import row_id_of
+from .list_filters import BatchFilter, JobFilter, row_id_of
 from .readonly import DatabaseChangeList, ReadOnlyAdmin, column
 
 COUNTED: Final = 10_000
@@ -40,50 +42,31 @@ SHOWN: Final = 200
 CALLBACKS: Final = ("on_success", "on_complete", "on_failure")
 
 
-class StageFilter(admin.SimpleListFilter):
+class StageFilter(JobFilter):
     """Batches in one state. A failed batch is also open, running or complete."""
 
     title = gettext_lazy("state")
-    parameter_name = "state"
     parameter_names = ("state",)
-    template = "pgqueue/admin/filters/filter.html"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return list(STATES.items())
+    def values(self) -> list[tuple[str, Any]]:
+        complete = gettext_lazy("complete (failed or succeeded)")
+        return [*((word, STATES[word][0]) for word in (OPEN, RUNNING, FAILED, SUCCEEDED)), (COMPLETE, complete)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Return the batches of the state."""
-        return queryset.filter(**CONDITIONS.get(self.value() or "", {}))
+        return queryset.filter(**CONDITIONS.get(self.chosen, {}))
 
 
-STATES: Final[dict[str, Any]] = {
-    OPEN: gettext_lazy("open"),
-    RUNNING: gettext_lazy("running"),
-    FAILED: gettext_lazy("failed"),
-    SUCCEEDED: gettext_lazy("succeeded"),
-    COMPLETE: gettext_lazy("complete (failed or succeeded)"),
-}
-
-
-class ParentFilter(admin.SimpleListFilter):
+class ParentFilter(BatchFilter):
     """The batches that are nested in one batch. The page of that batch links to it; otherwise it is not shown."""
 
     title = gettext_lazy("part of")
-    parameter_name = "parent"
     parameter_names = ("parent",)
-    template = "pgqueue/admin/filters/filter.html"
-
-    def has_output(self) -> bool:
-        return bool(self.value())
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        chosen = request.GET.get(self.parameter_name)
-        return [(chosen, shortened(f"#{chosen}"))] if chosen else []
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if not self.value():
+        if not self.chosen:
             return queryset
-        parent_id = row_id_of(str(self.value()))
+        parent_id = row_id_of(self.chosen)
         return queryset.none() if parent_id is None else queryset.filter(parent_id=parent_id)
 
 
@@ -109,6 +92,7 @@ class BatchAdmin(ReadOnlyAdmin):
     list_filter = [ParentFilter, StageFilter]
     list_per_page = 50
     list_max_show_all = 0  # a page is never longer
+    ordering = ["-id"]
     search_fields = ["id"]  # makes Django show the search box
     search_help_text = gettext_lazy("The number of a batch, or a part of the description of one of the newest 100,000.")
     actions = None
@@ -129,16 +113,13 @@ class BatchAdmin(ReadOnlyAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         """Add the URLs of the acts on one batch."""
-        return act_urls(self) + super().get_urls()
+        return act_urls(self.admin_site) + super().get_urls()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the batches without their callbacks and with the beginning of their descriptions."""
         rows = super().get_queryset(request).defer("description", *CALLBACKS)
         found: QuerySet[Any] = rows.annotate(seen_at=statement_time(), short_description=Left("description", SHOWN))
         return found
-
-    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        return ("-id",)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return BatchChangeList
@@ -156,11 +137,10 @@ class BatchAdmin(ReadOnlyAdmin):
         newest = batches.order_by("-pk").values_list("pk", flat=True).first() or 0
         return queryset.filter(pk__gt=newest - SEARCHED, description__icontains=term), False
 
+    @method_decorator(require_safe)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the page of one batch. It is read-only, so POST is refused."""
-        if request.method not in {"GET", "HEAD"}:
-            return HttpResponseNotAllowed(["GET", "HEAD"])
         request.current_app = self.admin_site.name
         return batch_page(self, request, object_id, extra_context or {}) or not_found(request, object_id)

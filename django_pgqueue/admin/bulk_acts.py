@@ -1,7 +1,7 @@
 """The parts that the pages of bulk acts share: the filter in a URL, the words for an act, and who may request it.
 
-The lists of jobs, the incidents and other pages link to the preview of a bulk act with `preview_url()`. The pages are
-`console.bulk_preview` and `console.bulk_acts`; workers execute the acts.
+The lists of jobs, the incidents and other pages link to the preview of a bulk act. The pages are `console.bulk_preview`
+and `console.bulk_acts`; workers execute the acts.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from typing import Any, Final
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, QueryDict
-from django.urls import NoReverseMatch, reverse
 from django.utils.functional import Promise
-from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from django_pgqueue.acts import AUDITED, JOB_ACTS
@@ -26,7 +24,8 @@ from django_pgqueue.states import ActOutcome, TransitionName
 
 from . import databases, private
 from .formatting import full_date, visible
-from .list_filters import moment_of
+from .links import address
+from .list_filters import instant_of
 
 NAMES: Final = {
     "state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class", "limit": "limit_key"
@@ -34,21 +33,6 @@ NAMES: Final = {
 """The field of `Selection` for each parameter of a URL that is a text."""
 TIMES: Final = frozenset({"since", "until", "before", "held_until"})
 """The values of a filter that are times."""
-
-
-def preview_url(site: AdminSite, action: str, **filters: Any) -> str:
-    """Return the URL of the preview of a bulk act, where a user can request it.
-
-    Args:
-        site: The admin site.
-        action: "retry", "cancel", "run_now", "move" or "delete".
-        filters: `state`, with any of `queue`, `task`, `limit` (a limit key or the name of a limit), `error` (the exact
-            path of an exception class; "" for none), `since` and `until` (aware datetimes); or `ids` alone. A filter of
-            None is left out.
-    """
-    url = reverse("admin:pgqueue_bulk_preview", current_app=site.name)
-    given = {name: _text(value) for name, value in filters.items() if value is not None}
-    return f"{url}?{urlencode({'action': action, **given})}"
 
 
 def _text(value: Any) -> str:
@@ -74,16 +58,6 @@ def parameters(selection: Selection) -> dict[str, str]:
     return {name: _text(value) for name, value in found.items() if value or (name == "error" and value is not None)}
 
 
-def is_visible(request: HttpRequest, selection: Selection) -> bool:
-    """Return whether the user may see the filter: not a limit key without the permission to view arguments."""
-    return private.may_view_key(request, selection.limit_key or "")
-
-
-def check_visible(request: HttpRequest, selection: Selection) -> None:
-    """Raise `PermissionDenied` if the user may not see the filter."""
-    private.check_key(request, selection.limit_key or "")
-
-
 def is_allowed(request: HttpRequest, action: str) -> bool:
     """Return whether the user may request this act, or stop one."""
     return action in JOB_ACTS and JOB_ACTS[action].is_allowed(request.user)
@@ -106,7 +80,7 @@ def of_list(action: str, chosen: QueryDict, now: datetime, *, is_dead_only: bool
         return None  # the list also finds classes whose path ends with this name
     if set(chosen) - {*NAMES, "since", "until", "q", "p", databases.PARAMETER}:
         return None
-    since, until = (_instant(chosen.get(name), now) for name in ("since", "until"))
+    since, until = (instant_of(chosen.get(name), now) for name in ("since", "until"))
     exception_class = None if not error else "" if error == NO_CLASS else error
     queue_name, task_name, limit_key = (chosen.get(name) or None for name in ("queue", "task", "limit"))
     return Selection(word, queue_name, task_name, exception_class, since, until, limit_key=limit_key)
@@ -115,19 +89,15 @@ def of_list(action: str, chosen: QueryDict, now: datetime, *, is_dead_only: bool
 def links_of_list(request: HttpRequest, site: AdminSite, *, is_dead_only: bool) -> list[tuple[Promise | str, str]]:
     """Return the acts on all jobs that a list shows: the name of each, and the URL of its preview."""
     found = []
-    with suppress(NoReverseMatch, ValueError):  # the jobs are not registered on this site, or the filter is invalid
-        url = reverse("admin:pgqueue_bulk_preview", current_app=site.name)
+    url = address("bulk_preview", site_name=site.name)
+    if not url or not private.may_view_key(request, request.GET.get("limit", "")):
+        return []
+    with suppress(ValueError):  # the filter is invalid
         for action in JOB_ACTS:
             selection = of_list(action, request.GET, datetime.now(UTC), is_dead_only=is_dead_only)
-            if selection is not None and is_visible(request, selection) and is_allowed(request, action):
+            if selection is not None and is_allowed(request, action):
                 found.append((label(action), databases.link(request, url, action=action, **parameters(selection))))
     return found
-
-
-def _instant(text: str | None, now: datetime) -> datetime | None:
-    """Return the time that a parameter of a list means."""
-    found = moment_of(text)
-    return None if found is None else found.at or now - found.ago
 
 
 # ---------------------------------------------------------------------------- words

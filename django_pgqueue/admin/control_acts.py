@@ -39,7 +39,7 @@ from django_pgqueue.states import Pausable
 from .act_view import act_view, log_change
 from .formatting import shortened
 from .limits.controls import overrides_in_force
-from .links import address_for, limit_url
+from .links import limit_url, page_url
 from .pause_admin import in_force, resume
 
 LENGTHS: Final = (
@@ -180,7 +180,7 @@ def _problem(target: Target, act: OperatorAct) -> str:
 def _page_of(target: Target) -> str:
     if target.kind is Pausable.LIMIT:
         return limit_url(target.request, target.name[:MAX_KEY_LENGTH])
-    return databases.link(target.request, address_for(target.request, f"{target.kind}s"))
+    return page_url(target.request, f"{target.kind}s")
 
 
 # ---------------------------------------------------------------------------- pauses

@@ -48,16 +48,15 @@ def list_parameters(request: HttpRequest, preserved: str) -> str:
 
 def query(request: HttpRequest) -> str:
     """Return what a link to another page of the same database appends to its URL: "", or "?database=…"."""
-    alias = chosen(request)
-    return "" if alias == router.db_for_write(Job) else f"?{urlencode({PARAMETER: alias})}"
+    return link(request, "")
 
 
-def link(request: HttpRequest, url: str, **parameters: Any) -> str:
+def link(request: HttpRequest, url: str, /, **parameters: Any) -> str:
     """Return a URL with parameters that keeps the database of the request. It leaves out parameters of None."""
     return link_to(chosen(request), url, **parameters)
 
 
-def link_to(alias: str | None, url: str, **parameters: Any) -> str:
+def link_to(alias: str | None, url: str, /, **parameters: Any) -> str:
     """Return a URL with parameters, for this database. None means the routers' choice."""
     own = {} if alias in {None, router.db_for_write(Job)} else {PARAMETER: alias}
     given = {name: value for name, value in parameters.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Format rows for an operator: durations, times, states, and the reason why a job waits.
+"""Format rows for an operator: durations, times, states, progress, and the reason why a job waits.
 
 Used by all lists and pages of the admin. All ages are computed from `seen_at`, the database's clock at the time the row
 was read, so a wrong clock of the web server does no harm. Text from a row passes through `display.visible()`, so
@@ -22,6 +22,7 @@ from django_pgqueue.display import duration as duration
 from django_pgqueue.display import pretty_json as pretty_json
 from django_pgqueue.display import shortened as shortened
 from django_pgqueue.display import visible as visible
+from django_pgqueue.ground.progress import Progress
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
 
@@ -69,13 +70,15 @@ def moment_ago(at: datetime | None, row: Any, *, brief: bool = True) -> SafeStri
     return moment(at, ago(at, seen_at(row), brief=brief)) if at else ""
 
 
-def dated(at: datetime, seen_at: datetime, *, with_zone: bool = False) -> SafeString | str:
-    """Return a moment's full date and its distance from now.
+def dated(at: datetime | None, row: Any, *, with_zone: bool = False) -> SafeString | str:
+    """Return a moment's full date and its distance from the reading of a row; "" for None.
 
     Pass `with_zone` to add the name of the current time zone, where the page also shows another one.
     """
+    if at is None:
+        return ""
     zone = f" {timezone.get_current_timezone_name()}" if with_zone else ""
-    return moment(at, f"{full_date(at)}{zone} ({ago(at, seen_at)})")
+    return moment(at, f"{full_date(at)}{zone} ({ago(at, seen_at(row))})")
 
 
 def full_date(at: datetime) -> str:
@@ -110,6 +113,32 @@ def seen_at(row: Any) -> datetime:
     """Return the database's clock when the row was read. The admin's querysets annotate it."""
     at = vars(row).get("seen_at")
     return at if isinstance(at, datetime) else datetime.now(UTC)
+
+
+def progress_bar(progress: Progress | None) -> SafeString | str:
+    """Return the progress of a job as a bar; "" if it has reported no total, because the fraction is unknown then."""
+    if progress is None or (fraction := progress.fraction) is None:
+        return ""
+    html = (
+        '<progress class="pgqueue-progress" value="{}" max="1" title="{percent}" aria-label="{}">{percent}</progress>'
+    )
+    return format_html(html, f"{fraction:.4f}", _("progress"), percent=f"{fraction:.0%}")
+
+
+def progress_line(progress: Progress | None, seen_at: datetime, *, with_message: bool) -> SafeString | None:
+    """Return the bar, the figures, the message and the age of a job's last report; None if it has reported nothing."""
+    if progress is None:
+        return None
+    of_total = "" if progress.total is None else " " + _("of %(total)s") % {"total": _number(progress.total)}
+    age = "" if progress.at is None else ago(progress.at, seen_at)
+    message = visible(progress.message) if with_message else ""
+    text = " · ".join(filter(None, [f"{_number(progress.done)}{of_total}", message, age]))
+    return format_html("{} {}", progress_bar(progress), text)
+
+
+def _number(value: float) -> str:
+    """Return a number, without a fraction if it is whole."""
+    return f"{value:,.0f}" if value.is_integer() else f"{value:g}"
 
 
 def situation(

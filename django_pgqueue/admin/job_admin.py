@@ -14,10 +14,11 @@ from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import URLPattern, path
-from django.utils.safestring import SafeString
+from django.utils.decorators import method_decorator
 from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_safe
 
 from django_pgqueue.acts import EDIT_AND_RETRY, ENQUEUE
 from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
@@ -32,11 +33,10 @@ from .control_acts import back_of, button_urls
 from .formatting import shortened
 from .forms import confirmation
 from .forms.enqueue_form import enqueue_view
-from .job.actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
+from .job.actions import CANCEL, DELETE, ON_ONE_JOB, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
 from .job.columns import JobColumns, with_latest_execution
 from .job.edit_and_retry import edit_view
 from .job.list_pages import FoundPaginator, JobChangeList
-from .job.move_and_delete import DELETE, ON_ONE_JOB
 from .job.page import job_page
 from .limits.form import form_url
 from .links import redirect_to
@@ -61,19 +61,21 @@ class JobAdmin(JobColumns):
     list_display = ["number", "state_badge", "task", "queue", "priority", "attempts", "enqueued", "wait", "run_time"]
     list_filter = [BatchFilter, WordFilter, SpanFilter, QueueFilter, TaskFilter, LimitFilter]
     list_max_show_all = 0  # a page is never longer
+    ordering = ["-id"]  # of a queryset without a search: the order of the list is that of the search
     search_fields = ["id"]  # makes Django show the search box; `searched_ids()` does the search
     search_help_text = _("The number of a job, the exact name of a task, or a search key, such as customer_id:4711.")
     object_history_template = "pgqueue/admin/job_history.html"
     actions = ["retry_selected", "cancel_selected", "run_selected"]
     operations: Sequence[Operation] = ON_ONE_JOB
+    shown_fields = staticmethod(shown.fields)
 
     def get_urls(self) -> list[URLPattern]:
         """Add the pages of the console to the list of all jobs, and not to that of dead letters."""
         if self.model is not Job:
             return super().get_urls()
-        forms = [*button_urls(self.admin_site), *job_form_urls(self.admin_site), form_url(self.admin_site)]
-        acts = [request_url(self), stop_url(self)]
-        return [*console_urls(self, PAGES), *forms, *acts, *super().get_urls()]
+        site = self.admin_site
+        forms = [*button_urls(site), *job_form_urls(site), form_url(site), request_url(site), stop_url(site)]
+        return [*console_urls(site, PAGES), *forms, *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_permission(with_latest_execution(super().get_queryset(request)), request)
@@ -94,10 +96,6 @@ class JobAdmin(JobColumns):
             return super().get_paginator(request, queryset, per_page, *args, **kwargs)
         return FoundPaginator(found, per_page)
 
-    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        """Return the order of a queryset without a search. The order of the list is that of the search."""
-        return ("-id",)
-
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
@@ -111,7 +109,7 @@ class JobAdmin(JobColumns):
             return [int(number)] if len(number) <= 18 else []
         jobs = Job.objects.using(databases.chosen(request))
         if search_key := search_keys.term_of(jobs, term):
-            found = search_keys.find(request, jobs, search_key)
+            found = search_keys.find(request, jobs, *search_key)
             return list(found.order_by("-pk").values_list("pk", flat=True))
         return None
 
@@ -137,7 +135,7 @@ class JobAdmin(JobColumns):
         selection = of_list(name, request.GET, at, is_dead_only=self.model is not Job)
         selection = selection or self._listed(request, queryset)
         if selection is not None:
-            return answer_list(self, request, name, selection)
+            return answer_list(request, self.admin_site, name, selection)
         messages.warning(request, _("Nothing was changed: the list is empty now."))
         return None
 
@@ -156,9 +154,6 @@ class JobAdmin(JobColumns):
         request.current_app = self.admin_site.name
         acts = {"acts": acts_on_job(request, object_id), "hidden_note": NO_PERMISSION}
         return super().history_view(request, object_id, {**acts, **(extra_context or {})})
-
-    def shown_fields(self, obj: Any) -> SafeString:
-        return shown.fields(obj)
 
     def run_operation(self, request: HttpRequest, object_id: int, operation: JobOperation) -> HttpResponseBase:
         jobs = Job.objects.using(databases.chosen(request))
@@ -182,12 +177,11 @@ class JobAdmin(JobColumns):
         request.current_app = self.admin_site.name
         return redirect_to(request, f"{self.opts.model_name}_changelist")
 
+    @method_decorator(require_safe)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the page of one job. It is read-only, so POST is refused."""
-        if request.method not in {"GET", "HEAD"}:
-            return HttpResponseNotAllowed(["GET", "HEAD"])
         return job_page(self, request, object_id, extra_context or {}) or self.not_found(request, object_id)
 
 

@@ -25,8 +25,9 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import stats
-from django_pgqueue.job_search import FINISHED_WORDS, NO_CLASS, WORDS, Filters, Moment
+from django_pgqueue.job_search import NO_CLASS, Filters, Moment
 from django_pgqueue.models import DeadJob
+from django_pgqueue.states import FINISHED_WORDS, WORDS
 from django_pgqueue.tasks import registry
 
 from . import databases, private
@@ -48,6 +49,12 @@ def moment_of(text: str | None) -> Moment | None:
         return Moment(None, SPANS[text])
     at = time_of(text)
     return None if at is None else Moment(at, timedelta())
+
+
+def instant_of(text: str | None, now: datetime) -> datetime | None:
+    """Return the instant that a parameter means at this time. None: it means none."""
+    found = moment_of(text)
+    return None if found is None else found.at or now - found.ago
 
 
 def time_of(text: str | None) -> datetime | None:
@@ -88,6 +95,11 @@ def search_of(request: HttpRequest, *, only_dead: bool, task_name: str = "") -> 
         limit=limit or None,
         batch=batch,
     )
+
+
+def as_input(at: datetime | None) -> str:
+    """Return a time as the value of a field for it, in the current time zone; "" for None."""
+    return timezone.localtime(at).strftime("%Y-%m-%dT%H:%M:%S") if at else ""
 
 
 def row_id_of(text: str) -> int | None:
@@ -178,8 +190,7 @@ class NameFilter(JobFilter):
         return sorted(self.names() | ({self.chosen} if self.chosen else set()))
 
     def values(self) -> list[tuple[str, Any]]:
-        found = self.suggestions
-        shown = found if len(found) <= LINKS_SHOWN else [self.chosen] if self.chosen else []
+        shown = self.suggestions if not self.has_many else [self.chosen] if self.chosen else []
         return [(name, breakable(shortened(name))) for name in shown]
 
     @property
@@ -208,12 +219,11 @@ class TaskFilter(NameFilter):
         return {*_names_of(self.request).tasks, *(task.name for task in registry.all_tasks())}
 
 
-class ErrorFilter(JobFilter):
+class ErrorFilter(NameFilter):
     """Dead letters whose latest attempt ended with one exception class."""
 
     title = _("exception class")
     parameter_names = ("error",)
-    template = "pgqueue/admin/filters/names.html"
     has_many = True
 
     def values(self) -> list[tuple[str, Any]]:
@@ -227,19 +237,15 @@ class ErrorFilter(JobFilter):
         return sorted(stats.failure_classes(connection, SPANS["week"].total_seconds()))
 
 
-class LimitFilter(JobFilter):
+class LimitFilter(NameFilter):
     """Jobs with one limit key, or with any key of one limit. Without a limit in the code, the filter is not shown."""
 
     title = _("limit")
     parameter_names = ("limit",)
-    template = "pgqueue/admin/filters/names.html"
     has_many = True
 
     def has_output(self) -> bool:
         return bool(self.chosen or registry.limits())
-
-    def values(self) -> list[tuple[str, Any]]:
-        return [(self.chosen, breakable(shortened(self.chosen)))] if self.chosen else []
 
     @property
     def suggestions(self) -> list[str]:
@@ -284,9 +290,7 @@ class SpanFilter(JobFilter):
         found = []
         for name, label in labels.items():
             text = str(self.used_parameters.get(name, ""))
-            at = time_of(text)
-            shown = timezone.localtime(at).strftime("%Y-%m-%dT%H:%M:%S") if at else ""
-            found.append((name, label, shown, bool(text) and moment_of(text) is None))
+            found.append((name, label, as_input(time_of(text)), bool(text) and moment_of(text) is None))
         return found
 
     @property

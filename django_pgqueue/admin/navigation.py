@@ -3,66 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
-from django.utils.functional import Promise
-from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.queue_databases import queue_aliases
 from django_pgqueue.models import Job
 
 from . import databases
-from .links import address
+from .links import PLACES, allowed_url
 
 
-class LinkedPage(NamedTuple):
-    """A page that the navigation links: the name of its URL without the prefix, its label, and its permission."""
-
-    name: str
-    label: Promise | str
-    permission: str
-
-
-PLACES: Final = (
-    LinkedPage("overview", _("Overview"), "pgqueue.view_job"),
-    LinkedPage("queues", _("Queues"), "pgqueue.view_job"),
-    LinkedPage("job_changelist", _("Jobs"), "pgqueue.view_job"),
-    LinkedPage("deadjob_changelist", _("Dead letters"), "pgqueue.view_job"),
-    LinkedPage("incidents", _("Incidents"), "pgqueue.view_job"),
-    LinkedPage("jobbatch_changelist", _("Batches"), "pgqueue.view_jobbatch"),
-    LinkedPage("worker_changelist", _("Workers"), "pgqueue.view_worker"),
-    LinkedPage("tasks", _("Tasks"), "pgqueue.view_job"),
-    LinkedPage("limits", _("Limits"), "pgqueue.view_job"),
-    LinkedPage("schedule_changelist", _("Schedules"), "pgqueue.view_schedule"),
-    LinkedPage("pause_changelist", _("Pauses"), "pgqueue.view_pause"),
-    LinkedPage("bulk_acts", _("Audit"), "pgqueue.view_job"),
-    LinkedPage("doctor", _("Doctor"), "pgqueue.view_job"),
-)
-"""All pages that the navigation links, in its order. It leaves out a page whose model is not registered."""
-
-
-class ShownLink(NamedTuple):
-    """A link as the template shows it."""
-
-    label: Promise | str
-    url: str
-    is_current: bool
-
-
-def navigation(request: HttpRequest, site_name: str, current: str) -> dict[str, Any]:
+def navigation(request: HttpRequest, site: AdminSite, current: str) -> dict[str, Any]:
     """Return what the template `pgqueue/admin/navigation.html` needs. `current` is the name of the page's own URL.
 
     The answer to a form has no switch between databases, because the form's URL may answer no GET request.
     """
+    request.current_app = site.name
     alias = databases.chosen(request)
-    choices = _choices() if request.method in {"GET", "HEAD"} else []
-    places = [(place, url) for place in PLACES if (url := _url(request, site_name, place))]
+    choices = queue_aliases() if request.method in {"GET", "HEAD"} else []
     return {
-        "pgqueue_places": [ShownLink(place.label, url, place.name == current) for place, url in places],
-        "pgqueue_databases": [_switch(request, each, is_current=each == alias) for each in choices],
+        "pgqueue_places": [
+            {"label": place.label, "url": url, "is_current": place.name == current}
+            for place in PLACES
+            if (url := allowed_url(request, place.name))
+        ],
+        # Filters are left out: their values belong to one database.
+        "pgqueue_databases": [
+            {"label": each, "url": databases.link_to(each, request.path), "is_current": each == alias}
+            for each in choices
+            if len(choices) > 1
+        ],
         "database_query": databases.query(request),
     }
 
@@ -88,30 +61,12 @@ def rendered(
         opts: The options of the model that the breadcrumbs name.
         place: The link that the navigation marks as current. By default it is the list of the model.
     """
-    request.current_app = site.name
     base = {
+        **navigation(request, site, place or f"{opts.model_name}_changelist"),
         **site.each_context(request),
-        **navigation(request, site.name, place or f"{opts.model_name}_changelist"),
         "title": title,
         "original": str(title),  # themes take other values for a row, also a translation that is not yet text
         "opts": opts,
         "has_view_permission": True,
     }
     return TemplateResponse(request, f"pgqueue/admin/{template}", {**base, **context})
-
-
-def _url(request: HttpRequest, site_name: str, place: LinkedPage) -> str | None:
-    found = address(place.name, site_name=site_name) if request.user.has_perm(place.permission) else ""
-    return databases.link(request, found) if found else None
-
-
-def _choices() -> list[str]:
-    """Return the databases to choose from. With one database, there is nothing to choose."""
-    found = queue_aliases()
-    return found if len(found) > 1 else []
-
-
-def _switch(request: HttpRequest, alias: str, *, is_current: bool) -> ShownLink:
-    """Return a link to this page for another database. Filters are left out: their values belong to one database."""
-    parameters = "" if alias == queue_aliases()[0] else f"?{databases.PARAMETER}={alias}"
-    return ShownLink(alias, f"{request.path}{parameters}", is_current)

@@ -6,8 +6,7 @@ hand may have a name that `control.pause()` would refuse. Listing and resuming i
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
@@ -22,7 +21,6 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue import queues
 from django_pgqueue.control.queues import pause_named, resume_named, running_behind, waiting_behind
 from django_pgqueue.control.targets import limit_key_problems, mistyped_limit
-from django_pgqueue.db.fields import aware
 from django_pgqueue.declared.limits import has_value, name_of
 from django_pgqueue.models import Job, Pause
 from django_pgqueue.options.validation import NAME, unknown_queue
@@ -32,19 +30,15 @@ from django_pgqueue.tasks import registry
 from . import bulk_acts, databases, links, private, shown
 from .act_view import log_change
 from .formatting import badge, breakable, by_until, moment, moment_ago, seen_at, visible
-from .links import jobs_url
+from .forms.form_page import in_future
+from .links import allowed_url, key_jobs_url
 from .readonly import ListOnlyAdmin, column
-
-if TYPE_CHECKING:
-    ModelForm = forms.ModelForm[Pause]
-else:
-    ModelForm = forms.ModelForm  # not generic at run time
 
 COUNTED: Final = 10_000
 """Waiting jobs counted per pause at most. Counting that many takes 0.65 ms."""
 
 
-class PauseForm(ModelForm):
+class PauseForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """The target, the end and the reason of a pause. Pausing a paused queue or task replaces its end and reason."""
 
     database: str
@@ -77,11 +71,7 @@ class PauseForm(ModelForm):
         return name
 
     def clean_paused_until(self) -> Any:
-        given = self.cleaned_data["paused_until"]
-        until = None if given is None else aware(given)
-        if until is not None and until <= datetime.now(UTC):
-            raise forms.ValidationError(_("This time is in the past. Choose a later one, or leave it empty."))
-        return until
+        return in_future(self.cleaned_data["paused_until"])
 
     def clean(self) -> dict[str, Any] | None:
         """Edit the existing pause if there is one; otherwise the unique constraint would refuse the form."""
@@ -218,11 +208,9 @@ def pauses_of(request: HttpRequest, job: Job) -> list[str]:
 
 def _linked(request: HttpRequest, pause: Pause, text: str) -> str:
     """Return a text as a link to one pause in the list of pauses, or as it is if the user may not see the list."""
-    url = links.address_for(request, "pause_changelist")
-    if not url or not request.user.has_perm("pgqueue.view_pause"):
-        return text
     name = pause.name if _may_view(request, pause) else None
-    return format_html('<a href="{}">{}</a>', databases.link(request, url, kind=pause.kind, name=name), text)
+    url = allowed_url(request, "pause_changelist", kind=pause.kind, name=name)
+    return format_html('<a href="{}">{}</a>', url, text) if url else text
 
 
 def _cancel_links(request: HttpRequest, preview: str, pause: Pause) -> str:
@@ -238,7 +226,7 @@ def _cancel_links(request: HttpRequest, preview: str, pause: Pause) -> str:
     found = format_html_join(", ", '<a href="{}" aria-label="{} {}">{}</a>', rows)
     if kind is not Pausable.LIMIT:
         return found
-    url = jobs_url(request, name, State.READY)  # no column counts the jobs of a limit
+    url = key_jobs_url(request, name, State.READY)  # no column counts the jobs of a limit
     return format_html('<a href="{}">{}</a>, {}', url, _("List waiting jobs"), found)
 
 

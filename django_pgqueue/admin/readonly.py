@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ChangeList
-from django.core import paginator
 from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -26,12 +26,6 @@ from django_pgqueue.db.fields import statement_time
 from .list_filters import row_id_of
 from .navigation import navigation
 
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Any]
-    Paginator = paginator.Paginator[Any]
-else:
-    ModelAdmin, Paginator = admin.ModelAdmin, paginator.Paginator  # not generic at run time
-
 COUNT_LIMIT = 10_000
 """Rows that are counted and can be paged through at most. Beyond that, a filter helps more than page 101.
 
@@ -42,7 +36,7 @@ LOOKUPS: Final = frozenset({"id", "id__exact", "id__in", "pk", "pk__exact", "pk_
 """Conditions allowed in the URL. Others are refused, because `?arguments__icontains=` would read every row."""
 
 
-class BoundedPaginator(Paginator):
+class BoundedPaginator(Paginator):  # type: ignore[type-arg]  # not generic at run time
     """A paginator that counts at most `COUNT_LIMIT` rows. `is_bounded` is true if there are more."""
 
     count_limit = COUNT_LIMIT
@@ -94,7 +88,7 @@ class DatabaseChangeList(ChangeList):
         return f"{super().url_for_result(result)}{self.database_query}"
 
 
-class ReadOnlyAdmin(ModelAdmin):
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic at run time
     """A read-only list whose queries stay fast however many rows the table has."""
 
     change_list_template = "pgqueue/admin/change_list.html"
@@ -152,7 +146,7 @@ class ReadOnlyAdmin(ModelAdmin):
 
     def navigation(self, request: HttpRequest) -> dict[str, Any]:
         """Return what the navigation above the list and the pages of its rows needs."""
-        return navigation(request, self.admin_site.name, f"{self.opts.model_name}_changelist")
+        return navigation(request, self.admin_site, f"{self.opts.model_name}_changelist")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return False. Only `enqueue()` adds jobs."""

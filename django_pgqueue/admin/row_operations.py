@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -50,9 +50,11 @@ def selected_action(description: Any, operation: Operation, permission: str) -> 
 
 
 class OperationsAdmin(ReadOnlyAdmin):
-    """A list whose rows have operations. A subclass implements the three methods that raise an error here."""
+    """A list whose rows have operations. A subclass implements the two methods that raise an error here."""
 
     operations: Sequence[Operation] = ()
+    shown_fields: Callable[[Any], SafeString]
+    """Returns hidden fields with what a row shows; see `shown`."""
 
     def act_on_selected(self, request: HttpRequest, operation: Any, queryset: QuerySet[Any]) -> HttpResponse | None:
         """Run an operation on the selected rows, and return a page that asks for confirmation if it needs one."""
@@ -60,10 +62,6 @@ class OperationsAdmin(ReadOnlyAdmin):
 
     def run_operation(self, request: HttpRequest, object_id: int, operation: Any) -> HttpResponseBase:
         """Run an operation on one row, then show its page."""
-        raise NotImplementedError
-
-    def shown_fields(self, obj: Any) -> SafeString:
-        """Return hidden fields with what a row shows; see `shown`."""
         raise NotImplementedError
 
     def get_urls(self) -> list[URLPattern]:

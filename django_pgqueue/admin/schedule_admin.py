@@ -25,14 +25,13 @@ from django_pgqueue.models import Schedule
 from django_pgqueue.schedules import job_options, next_ticks
 
 from . import databases
-from .formatting import dated, seen_at, visible
-from .links import address_for, redirect_to
+from .formatting import dated, visible
+from .links import allowed_url, redirect_to
 from .private import may_view
 from .row_operations import selected_action
 from .schedules.actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered
-from .schedules.columns import ScheduleColumns, problem_of
+from .schedules.columns import ScheduleColumns, problem_of, shown_ticks
 from .schedules.form import ScheduleForm
-from .schedules.next_ticks import shown_ticks
 from .shown import read_schedule, schedule_field
 
 SHOWN = ("task", "shown_arguments", "when", "missed", "if_running", "jitter", "where")
@@ -66,6 +65,7 @@ class ScheduleAdmin(ScheduleColumns):
     ordering = ["name", "pk"]
     actions = ["run_selected", "pause_selected", "resume_selected"]
     operations = OPERATIONS
+    shown_fields = staticmethod(schedule_field)
 
     # ---------------------------------------------------------------- permissions
 
@@ -137,10 +137,8 @@ class ScheduleAdmin(ScheduleColumns):
     def _done(self, request: HttpRequest, operation: ScheduleOperation, found: int) -> SafeString | str:
         """Return the message after an operation. After *Run now* it links the job to a user who may view it."""
         text = operation.done % {"count": 1}
-        if operation is not RUN or not request.user.has_perm("pgqueue.view_job"):
-            return str(text)
-        url = databases.link(request, address_for(request, "job_change", found))
-        return format_html('{} <a href="{}">{}</a>', text, url, _("Job #%s") % found)
+        url = allowed_url(request, "job_change", found) if operation is RUN else ""
+        return format_html('{} <a href="{}">{}</a>', text, url, _("Job #%s") % found) if url else str(text)
 
     def changeform_view(
         self, request: HttpRequest, object_id: Any = None, form_url: str = "", extra_context: Any = None
@@ -158,31 +156,23 @@ class ScheduleAdmin(ScheduleColumns):
             return HttpResponseRedirect(request.get_full_path())
 
     def _own_context(self, request: HttpRequest, schedule: Schedule) -> dict[str, Any]:
-        operations = offered(request, schedule)
         return {
             "schedule": schedule,
-            "operations": operations,
+            "operations": offered(request, schedule),
             "facts": self._facts(schedule),
             "ticks": shown_ticks(schedule),
             "is_form": self.has_change_permission(request, schedule),
             "shown": schedule_field(schedule),
         }
 
-    def shown_fields(self, obj: Any) -> SafeString:
-        """Return a hidden field with what this row shows, which *Run now* compares."""
-        return schedule_field(obj)
-
     def _facts(self, schedule: Schedule) -> list[tuple[Any, Any]]:
         """Return the facts about a schedule as pairs of label and value."""
-        now, problem = seen_at(schedule), problem_of(schedule)
+        problem = problem_of(schedule)
         return [
             (_("State"), self.state(schedule)),
             (_("Problem"), problem and format_html('<span class="pgqueue-error">{}</span>', problem)),
-            (_("Next run"), self.next_run(schedule) and dated(schedule.next_run_at, now, with_zone=True)),
-            (
-                _("Last run"),
-                dated(schedule.last_run_at, now, with_zone=True) if schedule.last_run_at else _("none yet"),
-            ),
+            (_("Next run"), self.next_run(schedule) and dated(schedule.next_run_at, schedule, with_zone=True)),
+            (_("Last run"), dated(schedule.last_run_at, schedule, with_zone=True) or _("none yet")),
             (_("Last result"), self.last_result(schedule)),
             (_("Queue"), visible(job_options.current(schedule, "queue_name"))),
             (_("Priority"), str(job_options.current(schedule, "priority"))),

@@ -7,7 +7,7 @@ sensitive meanwhile is not searched and not shown.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.contrib import messages
 from django.db.models import QuerySet
@@ -20,9 +20,9 @@ from django_pgqueue.ground.search_text import as_search_text
 from django_pgqueue.models import Job, SearchKey
 from django_pgqueue.tasks import registry
 
-from . import databases, private
+from . import private
 from .formatting import shortened, visible
-from .links import address_for
+from .links import page_url
 
 FOUND_LIMIT: Final = 1_000
 """Jobs found at most, the newest ones. With so few ids, the planner reads their rows by id also where the list has
@@ -30,15 +30,8 @@ another order. With 5,000 ids it may walk over a million finished jobs. A whole 
 1,000,000 finished jobs, on a busy machine."""
 
 
-class Term(NamedTuple):
-    """A search key as it was typed."""
-
-    name: str
-    text: str
-
-
-def term_of(queryset: QuerySet[Any], typed: str) -> Term | None:
-    """Return the search key in a term of the form `name:value`, or None if it has another form.
+def term_of(queryset: QuerySet[Any], typed: str) -> tuple[str, str] | None:
+    """Return the name and the text of the search key in a term of the form `name:value`; None for another form.
 
     The name of a task can contain a colon too. A term is a search key only if a task or a row has its name.
     """
@@ -47,23 +40,23 @@ def term_of(queryset: QuerySet[Any], typed: str) -> Term | None:
         return None
     is_declared = any(name in task.search for task in registry.all_tasks())
     if is_declared or SearchKey.objects.using(queryset.db).filter(name=name).exists():
-        return Term(name, as_search_text(value.strip()))
+        return name, as_search_text(value.strip())
     return None
 
 
-def find(request: HttpRequest, queryset: QuerySet[Any], term: Term) -> QuerySet[Any]:
+def find(request: HttpRequest, queryset: QuerySet[Any], name: str, text: str) -> QuerySet[Any]:
     """Return the newest jobs with a search key. Without the permission to view arguments, return none and say so."""
     if not private.may_view(request):
-        text = _("You cannot search for values of “%(name)s”.") % {"name": term.name}
-        messages.warning(request, f"{text} {private.NO_PERMISSION}")
+        refusal = _("You cannot search for values of “%(name)s”.") % {"name": name}
+        messages.warning(request, f"{refusal} {private.NO_PERMISSION}")
         return queryset.none()
-    keys = SearchKey.objects.using(queryset.db).filter(name=term.name, value=term.text).order_by("-job_id")
+    keys = SearchKey.objects.using(queryset.db).filter(name=name, value=text).order_by("-job_id")
     job_ids = list(keys.values_list("job_id", flat=True)[: FOUND_LIMIT + 1])
     if len(job_ids) > FOUND_LIMIT:
-        text = _("Only the newest %(count)s jobs with this value are searched.") % {"count": f"{FOUND_LIMIT:,}"}
-        messages.info(request, text)
-    hiding = [task for task in registry.all_tasks() if term.name in task.sensitive]
-    hidden = [name for task in hiding for name in (task.name, *task.aliases)]
+        note = _("Only the newest %(count)s jobs with this value are searched.") % {"count": f"{FOUND_LIMIT:,}"}
+        messages.info(request, note)
+    hiding = [task for task in registry.all_tasks() if name in task.sensitive]
+    hidden = [each for task in hiding for each in (task.name, *task.aliases)]
     found: QuerySet[Any] = queryset.filter(pk__in=job_ids[:FOUND_LIMIT])
     return found.exclude(task_name__in=hidden) if hidden else found
 
@@ -81,9 +74,8 @@ def search_links(request: HttpRequest, job: Job) -> SafeString | str | None:
         return None
     if not private.is_visible(job):
         return str(private.NO_PERMISSION)
-    url = address_for(request, "job_changelist")
     links = [
-        (databases.link(request, url, q=f"{name}:{text}"), visible(f"{name}:{shortened(text)}"))
+        (page_url(request, "job_changelist", q=f"{name}:{text}"), visible(f"{name}:{shortened(text)}"))
         for name, text in sorted(keys.items())
         if name not in task.sensitive
     ]

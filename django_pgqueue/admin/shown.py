@@ -33,21 +33,19 @@ JOB: Final = re.compile(rf"([0-9]{{1,19}}):({MOMENT.pattern}):({MOMENT.pattern})
 SCHEDULE: Final = re.compile(rf"([0-9]{{1,19}}):([0-9]{{1,18}}):({MOMENT.pattern})")
 
 
+def hidden_input(name: str, value: object) -> SafeString:
+    """Return one hidden input of a form."""
+    return format_html('<input type="hidden" name="{}" value="{}">', name, value)
+
+
 def fields(job: Job) -> SafeString:
     """Return the hidden inputs for a form with an operation on this job."""
-    return format_html(
-        '<input type="hidden" name="{}" value="{}"><input type="hidden" name="{}" value="{}">',
-        FIELD,
-        token(job.pk, as_seen(job)),
-        TIME_FIELD,
-        number(seen_at(job)),
-    )
+    return hidden_input(FIELD, token(job.pk, as_seen(job))) + hidden_input(TIME_FIELD, number(seen_at(job)))
 
 
 def hidden(seen: Mapping[int, Seen]) -> SafeString:
     """Return the hidden input of a page that asks about jobs, with what the page before it showed."""
-    tokens = " ".join(token(job_id, each) for job_id, each in seen.items())
-    return format_html('<input type="hidden" name="{}" value="{}">', FIELD, tokens)
+    return hidden_input(FIELD, " ".join(token(job_id, each) for job_id, each in seen.items()))
 
 
 def as_seen(job: Job) -> Seen:
@@ -79,8 +77,7 @@ def page_at(request: HttpRequest) -> datetime:
 
 def schedule_field(schedule: Schedule) -> SafeString:
     """Return the hidden input for a form with an operation on this schedule."""
-    value = f"{schedule.pk}:{schedule.revision}:{number(schedule.last_run_at)}"
-    return format_html('<input type="hidden" name="{}" value="{}">', SCHEDULE_FIELD, value)
+    return hidden_input(SCHEDULE_FIELD, f"{schedule.pk}:{schedule.revision}:{number(schedule.last_run_at)}")
 
 
 def read_schedule(request: HttpRequest, schedule_id: int) -> tuple[int, datetime | None] | None:
@@ -94,7 +91,7 @@ def read_schedule(request: HttpRequest, schedule_id: int) -> tuple[int, datetime
 
 def pause_field(pause: Pause) -> SafeString:
     """Return the hidden input for a form with an operation on this pause."""
-    return format_html('<input type="hidden" name="{}" value="{}:{}">', PAUSE_FIELD, pause.pk, number(pause.paused_at))
+    return hidden_input(PAUSE_FIELD, f"{pause.pk}:{number(pause.paused_at)}")
 
 
 def is_as_shown(request: HttpRequest, pause: Pause) -> bool:

@@ -1,34 +1,47 @@
 """The list of workers and the page of each: what runs where, and requests to stop or to write the stacks of jobs.
 
 The requests go through `worker_control`. Every act is a POST; the page that asks before a stop is read-only.
+
+Live workers come first, by host, each with the jobs that it runs. Workers without a heartbeat and stopped workers
+follow in bounded lists.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import URLPattern, path
+from django.utils.decorators import method_decorator
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.views.decorators.http import require_safe
 
 from django_pgqueue import acts, stats
 from django_pgqueue.control import workers as worker_control
+from django_pgqueue.db.fields import statement_time
+from django_pgqueue.ground.served_queues import OTHERS, ServedQueues
 from django_pgqueue.models import Job, Worker
 from django_pgqueue.states import RequestKind
 
-from . import databases
+from . import databases, live_stack
 from .act_view import FORM, act_view, log_change
-from .formatting import visible
+from .formatting import breakable, duration, moment, moment_ago, visible
 from .links import redirect_to
+from .list_filters import row_id_of
 from .navigation import rendered
 from .readonly import ListOnlyAdmin
-from .workers import live_stack
-from .workers.pages import list_context, running_row, siblings, worker_row
 
-READING: Final = ("GET", "HEAD")
+RUNNING_SHOWN: Final = 8
+"""Jobs of a worker that the list shows. The page of the worker shows more."""
+STOPPED_SHOWN: Final = 20
+SILENT_SHOWN: Final = 50
 
 
 class WorkerAdmin(ListOnlyAdmin):
@@ -46,21 +59,19 @@ class WorkerAdmin(ListOnlyAdmin):
 
     # ---------------------------------------------------------------- pages
 
+    @method_decorator(require_safe)
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show all workers. It is a page of the console and not a list of rows, so it has no actions."""
-        if request.method not in READING:
-            return HttpResponseNotAllowed(READING)
         if not self.has_view_permission(request):
             raise PermissionDenied
         context = list_context(databases.chosen(request))
         return self._page(request, "workers", _("Workers"), {**context, **(extra_context or {})})
 
+    @method_decorator(require_safe)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show one worker that has not stopped: its jobs, and the requests to it. Otherwise show the list."""
-        if request.method not in READING:
-            return HttpResponseNotAllowed(READING)
         if not self.has_view_permission(request):
             raise PermissionDenied
         alias = databases.chosen(request)
@@ -75,11 +86,12 @@ class WorkerAdmin(ListOnlyAdmin):
             "jobs": [running_row(job) for job in jobs],
             "more_jobs": max(0, worker.slots_busy + worker.prefetched - len(jobs)),
             "answers": answers,
-            "is_waiting": any(answer.is_waiting for answer in answers),
+            "is_waiting": any(answer["is_waiting"] for answer in answers),
             "answers_requests": worker.supervisor_pid is not None,
             **(extra_context or {}),
         }
-        return self._page(request, "worker", _title(worker), context)
+        title = _("Worker process %(pid)s on %(host)s") % {"pid": worker.pid, "host": visible(worker.host)}
+        return self._page(request, "worker", title, context)
 
     def _page(self, request: HttpRequest, name: str, title: str, context: dict[str, Any]) -> HttpResponse:
         base = {
@@ -113,8 +125,10 @@ class WorkerAdmin(ListOnlyAdmin):
     def _request(self, request: HttpRequest, worker_id: int, kind: RequestKind) -> HttpResponseBase:
         """Request a stop or stacks of a worker, log a new request, and show the page where the answer will be."""
         alias, by = databases.chosen(request), request.user.get_username()
-        execution_id = _number(request.POST.get(live_stack.EXECUTION, "")) if kind is RequestKind.STACK else 0
-        job = _job_of(execution_id, alias) if execution_id else None
+        named = request.POST.get(live_stack.EXECUTION, "") if kind is RequestKind.STACK else ""
+        execution_id = row_id_of(named) or 0
+        jobs = Job.objects.using(alias).filter(executions__pk=execution_id).only("pk", "task_name")
+        job = jobs.first() if execution_id else None
         requested = worker_control.request(worker_id, kind, alias, execution_id=execution_id, by=by)
         if requested is None:
             return self._refused(request, job)
@@ -141,14 +155,120 @@ def _found(worker_id: int | str, workers: list[stats.WorkerStats]) -> stats.Work
     return next((worker for worker in workers if str(worker.id) == str(worker_id)), None)
 
 
-def _title(worker: stats.WorkerStats) -> str:
-    return _("Worker process %(pid)s on %(host)s") % {"pid": worker.pid, "host": visible(worker.host)}
+# ---------------------------------------------------------------------------- rows
 
 
-def _job_of(execution_id: int, alias: str) -> Job | None:
-    return Job.objects.using(alias).filter(executions__pk=execution_id).only("pk", "task_name").first()
+def list_context(alias: str) -> dict[str, Any]:
+    """Return what the list of workers shows. Runs four statements."""
+    workers = stats.workers(alias)
+    live = [worker for worker in workers if worker.is_live]
+    silent = [worker for worker in workers if not worker.is_live]
+    jobs = _jobs_by_worker([*live, *silent[:SILENT_SHOWN]], alias)
+    newest = max(live, key=lambda worker: worker.started_at, default=None)
+    version = "" if newest is None else newest.version
+    by_host = defaultdict(list)
+    for worker in sorted(live, key=lambda worker: (worker.host, worker.pid)):
+        by_host[worker.host].append(worker)
+    versions = Counter(worker.version for worker in live)
+    stopped = Worker.objects.using(alias).filter(stopped_at__isnull=False).order_by("-pk")
+    stopped = stopped.annotate(seen_at=statement_time())
+    return {
+        "database": alias,
+        "hosts": [
+            {
+                "name": visible(name),
+                "rows": [worker_row(worker, jobs[worker.id], version) for worker in of_host],
+                **_slots(of_host),
+            }
+            for name, of_host in by_host.items()
+        ],
+        "processes": len(live),
+        **_slots(live),
+        "versions": [(visible(name), count) for name, count in versions.most_common()] if len(versions) > 1 else [],
+        "silent": [worker_row(worker, jobs[worker.id], "") for worker in silent[:SILENT_SHOWN]],
+        "more_silent": len(silent) - SILENT_SHOWN,
+        "stopped": [_stopped_row(worker) for worker in stopped[:STOPPED_SHOWN]],
+        "stopped_shown": STOPPED_SHOWN,
+    }
 
 
-def _number(text: str) -> int:
-    """Return the id of an execution, 0 if the text is not one."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+def worker_row(worker: stats.WorkerStats, jobs: Sequence[stats.RunningJob], version: str) -> dict[str, Any]:
+    """Return a worker as the pages show it. `version` is that of the latest start; "" if it does not matter."""
+    return {
+        "worker": worker,
+        "host": visible(worker.host),
+        "version": visible(worker.version),
+        "is_other_version": bool(version) and worker.version != version,
+        "queues": _queues(ServedQueues(worker.queues, worker.queue_concurrency)),
+        "jobs": [running_row(job) for job in jobs[:RUNNING_SHOWN]],
+        "more_jobs": max(0, worker.slots_busy + worker.prefetched - RUNNING_SHOWN),
+        "started": _ago(worker, worker.started_at),
+        "heartbeat": _ago(worker, worker.last_heartbeat_at),
+    }
+
+
+def running_row(job: stats.RunningJob) -> dict[str, Any]:
+    """Return a running job as the pages show it."""
+    return {
+        "job_id": job.job_id,
+        "execution_id": job.execution_id,
+        "task": breakable(job.task_name),
+        "queue": visible(job.queue_name),
+        "since": duration(timedelta(seconds=max(0.0, job.seconds))),
+        "is_started": job.is_started,
+    }
+
+
+def siblings(worker: stats.WorkerStats, workers: Iterable[stats.WorkerStats]) -> list[stats.WorkerStats]:
+    """Return this process and the live processes of the same supervisor. A request to stop ends all of them."""
+    supervisor = worker.host, worker.supervisor_pid
+    return [
+        each
+        for each in workers
+        if each.id == worker.id or (each.is_live and (each.host, each.supervisor_pid) == supervisor)
+    ]
+
+
+def _jobs_by_worker(workers: Iterable[stats.WorkerStats], alias: str) -> defaultdict[int, list[stats.RunningJob]]:
+    busy = [worker.id for worker in workers if worker.slots_busy]
+    found = defaultdict(list)
+    for job in stats.running_jobs(busy, alias) if busy else ():
+        found[job.worker_id].append(job)
+    return found
+
+
+def _slots(workers: Sequence[stats.WorkerStats]) -> dict[str, int]:
+    """Return how many slots of some workers are busy, and how many there are."""
+    return {
+        "busy": sum(worker.slots_busy for worker in workers),
+        "total": sum(worker.slots_total for worker in workers),
+    }
+
+
+def _ago(worker: stats.WorkerStats, at: Any) -> SafeString | str:
+    """Return how long ago a moment was, by the database's clock at the time of the reading."""
+    seen_at = worker.last_heartbeat_at + timedelta(seconds=worker.heartbeat_age_seconds)
+    text = duration(seen_at - at, brief=True)
+    return moment(at, text)
+
+
+def _queues(served: ServedQueues) -> list[str]:
+    """Return the queues of a worker, with the number of each that `--queue` limits. Empty: all queues."""
+    if not served.concurrency:
+        return [visible(name) for name in served.names]
+    pairs = [
+        (_("all others") if name == OTHERS else visible(name), number) for name, number in served.concurrency.items()
+    ]
+    return [name if number is None else f"{name} ({number})" for name, number in pairs]
+
+
+def _stopped_row(worker: Worker) -> dict[str, Any]:
+    return {
+        "pk": worker.pk,
+        "host": visible(worker.hostname),
+        "pid": worker.pid,
+        "version": visible(worker.version),
+        "queues": _queues(ServedQueues.from_text(worker.queue_names)),
+        "started": moment_ago(worker.started_at, worker),
+        "stopped": moment_ago(worker.stopped_at, worker),
+    }

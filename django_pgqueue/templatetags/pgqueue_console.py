@@ -18,16 +18,16 @@ def pgqueue_figures(context: Mapping[str, Any]) -> dict[str, Any]:
     """Show the figures of all queues, if the user may view jobs. A database that does not answer breaks no page."""
     # Django's checks import all template tags. In a project without the admin, its models cannot be imported.
     from django_pgqueue.admin import databases
-    from django_pgqueue.admin.console import page_urls
     from django_pgqueue.admin.console.overview import tiles
+    from django_pgqueue.admin.links import allowed_url
 
     request = context["request"]
     if not request.user.has_perm("pgqueue.view_job"):
         return {}
     alias = databases.chosen(request)
     found: dict[str, Any] = {
-        "overview_url": page_urls.url(request, "overview"),
-        "doctor_url": page_urls.url(request, "doctor"),
+        "overview_url": allowed_url(request, "overview"),
+        "doctor_url": allowed_url(request, "doctor"),
     }
     try:
         with transaction.atomic(using=alias):

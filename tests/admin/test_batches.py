@@ -223,7 +223,7 @@ def test_page_links_each_of_two_callbacks_of_one_moment(viewer: Client) -> None:
     over, good = Job.objects.filter(task_name=tasks.noop.name).order_by("pk")
     assert over.enqueued_at == good.enqueued_at
     shown = viewer.get(f"{BATCHES}{batch.id}/change/").context["callbacks"]
-    assert [callback.job for callback in shown] == [f"#{over.pk}", f"#{good.pk}"]
+    assert [callback["job"] for callback in shown] == [f"#{over.pk}", f"#{good.pk}"]
 
 
 def test_page_links_no_callback_that_equals_another(viewer: Client) -> None:

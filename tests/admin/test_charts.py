@@ -11,9 +11,18 @@ from django.template.loader import render_to_string
 from django.test import override_settings
 from django.utils import translation
 
-from django_pgqueue.admin.charts import drawing as charts
-from django_pgqueue.admin.charts.axes import Period, number_text, seconds_text, top_of_duration, top_of_number
-from django_pgqueue.admin.charts.drawing import Mark, Series, Slot
+from django_pgqueue.admin import charts
+from django_pgqueue.admin.charts import (
+    ChartValues,
+    Mark,
+    Period,
+    Series,
+    Slot,
+    number_text,
+    seconds_text,
+    top_of_duration,
+    top_of_number,
+)
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -23,12 +32,12 @@ SLOTS = [Slot(START + number * MINUTE, 60) for number in range(4)]
 
 def bars(failed: list[float | None], completed: list[float | None], *marks: Mark) -> charts.Chart:
     series = [Series("failed", "failed", failed), Series("succeeded", "completed", completed)]
-    return charts.bars("attempts", "Attempts", PERIOD, SLOTS, series, marks)
+    return charts.bars(ChartValues("attempts", "Attempts", PERIOD, SLOTS, series, marks))
 
 
 def lines(values: list[float | None], slots: list[Slot] | None = None) -> charts.Chart:
     slots = SLOTS if slots is None else slots
-    return charts.lines("wait", "Wait", PERIOD, slots, [Series("p95", "p95", values)])
+    return charts.lines(ChartValues("wait", "Wait", PERIOD, slots, [Series("p95", "p95", values)]))
 
 
 def html(chart: charts.Chart) -> str:

@@ -9,12 +9,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
-from django_pgqueue.admin.forms import enqueue_form
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
 from django_pgqueue.tasks import registry
 from tests.admin.test_edit_and_retry import fields_in
@@ -38,7 +37,7 @@ def send(client: Client, url: str = ADD, **fields: str) -> str:
 
 @pytest.mark.quick
 def test_enqueue_adds_a_job_with_its_records(sender: Client) -> None:
-    assert enqueue_form.url(admin.site, tasks.add.name) == ADD
+    assert reverse("admin:pgqueue_enqueue", args=[tasks.add.name]) == ADD
     page = send(sender, argument__a="5", queue_name="mail", priority="-3", run_after="2030-01-31T08:00:00")
     job = Job.objects.get()
     assert f"Job #{job.pk} is enqueued." in page and "The time zone" not in page

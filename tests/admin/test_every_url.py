@@ -16,7 +16,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from django_pgqueue.admin.job.actions import OPERATIONS
+from django_pgqueue.admin.job.actions import ON_ONE_JOB
 from django_pgqueue.models import (
     Execution,
     Job,
@@ -107,7 +107,7 @@ def post_everything(client: Client, jobs: list[Job]) -> Iterator[tuple[str, int]
 def test_registered_urls_include_every_list_and_operation(jobs: list[Job]) -> None:
     found = list(urls(jobs[0]))
     assert len(found) >= 4 * 6 + 3 and len(ACTIONS) == 14
-    assert {f"/admin/pgqueue/job/{jobs[0].pk}/{operation.name}/" for operation in OPERATIONS} <= set(found)
+    assert {f"/admin/pgqueue/job/{jobs[0].pk}/{operation.name}/" for operation in ON_ONE_JOB} <= set(found)
     assert {f"/admin/pgqueue/{name}/" for name in ("job", "deadjob", "jobbatch", "pause", "schedule", "worker")} <= set(
         found
     )

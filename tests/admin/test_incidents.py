@@ -15,8 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_pgqueue import stats
-from django_pgqueue.admin.console.incidents import sparkline
-from django_pgqueue.admin.forms.argument_differences import compare
+from django_pgqueue.admin.console.incidents import compare, sparkline
 from django_pgqueue.models import Job, Rollup
 from django_pgqueue.stats import dead_groups
 from tests.admin.conftest import JobMaker, add_execution
@@ -88,7 +87,7 @@ def test_detail_shows_differing_arguments_and_one_traceback(operator: Client, di
     for number in range(7):
         die(call={"args": [number], "kwargs": {"b": "EUR"}})
     page = operator.get(PAGE)
-    compared = page.context["detail"].compared
+    compared = page.context["detail"]["compared"]
     assert [(argument.name, argument.differs) for argument in compared.arguments] == [("a", True), ("b", False)]
     assert compared.arguments[0].more == 2 and compared.arguments[1].values == (('"EUR"', 7),)
     text = page.content.decode()
@@ -101,7 +100,7 @@ def test_detail_of_the_chosen_group_is_shown(operator: Client, die: Callable[...
     die("", task_name="app.lost")
     [small] = [row for row in operator.get(PAGE).context["groups"] if row["jobs"] == "1"]
     detail = operator.get(small["url"]).context["detail"]
-    assert detail.group["group"].task_name == "app.lost"
+    assert detail["group"]["group"].task_name == "app.lost"
     assert operator.get(PAGE, {"task": "app.none", "error": "x"}).context["detail"] is None
 
 
@@ -178,7 +177,7 @@ def test_failures_per_minute_are_drawn(operator: Client, die: Callable[..., Job]
     [group] = stats.incidents(now - timedelta(hours=1)).groups
     assert [rate for _, rate in group.failures] == [2, 8]
     chart = sparkline(group.failures)
-    assert chart is not None and [bar.height for bar in chart.bars] == ["6.0", "24.0"]
+    assert chart is not None and [bar["height"] for bar in chart["bars"]] == ["6.0", "24.0"]
     assert "At most 8.0 per minute" in operator.get(PAGE, {"since": "hour"}).content.decode()
     assert stats.failure_classes(connection, 3600) == {"shop.Declined"}
 

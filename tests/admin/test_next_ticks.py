@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from django_pgqueue.admin import schedule_admin as schedules
-from django_pgqueue.admin.schedules.next_ticks import shown_ticks
+from django_pgqueue.admin.schedules.columns import shown_ticks
 from django_pgqueue.models import Job, Schedule
 from tests import helpers
 from tests.admin.test_schedules import ALL, SCHEDULES, make, page
@@ -25,23 +25,23 @@ def schedule_at(next_run_at: datetime, expression: str, time_zone: str, **change
 
 def test_ticks_across_change_of_clock_say_so():
     ticks = shown_ticks(schedule_at(datetime(2026, 10, 24, 7, tzinfo=UTC), "0 9 * * *", "Europe/Paris"))
-    assert [tick.local[4:] for tick in ticks] == [f"2026-10-{day} 09:00:00" for day in range(24, 29)]
-    assert [tick.offset for tick in ticks] == ["+02:00 CEST", *["+01:00 CET"] * 4]
-    assert [tick.note for tick in ticks] == ["", "clocks go back by 1 h before it", "", "", ""]
-    assert "Sun 2026-10-25 08:00:00" in ticks[1].utc
-    assert ticks[0].distance == "in 5 min"
+    assert [tick["local"][4:] for tick in ticks] == [f"2026-10-{day} 09:00:00" for day in range(24, 29)]
+    assert [tick["offset"] for tick in ticks] == ["+02:00 CEST", *["+01:00 CET"] * 4]
+    assert [tick["note"] for tick in ticks] == ["", "clocks go back by 1 h before it", "", "", ""]
+    assert "Sun 2026-10-25 08:00:00" in ticks[1]["utc"]
+    assert ticks[0]["distance"] == "in 5 min"
 
 
 def test_ticks_in_skipped_hour_come_after_the_gap():
     ticks = shown_ticks(schedule_at(datetime(2026, 3, 28, 1, 30, tzinfo=UTC), "30 2 * * *", "Europe/Paris"))
-    assert [tick.local[4:] for tick in ticks[:2]] == ["2026-03-28 02:30:00", "2026-03-29 03:00:00"]
-    assert ticks[1].note == "clocks go forward by 1 h before it"
+    assert [tick["local"][4:] for tick in ticks[:2]] == ["2026-03-28 02:30:00", "2026-03-29 03:00:00"]
+    assert ticks[1]["note"] == "clocks go forward by 1 h before it"
 
 
 def test_ticks_of_interval_are_in_utc():
     ticks = shown_ticks(schedule_at(datetime(2026, 1, 1, tzinfo=UTC), "every 6 hours", "Asia/Tokyo"))
-    assert [tick.local[-8:] for tick in ticks] == ["00:00:00", "06:00:00", "12:00:00", "18:00:00", "00:00:00"]
-    assert {tick.offset for tick in ticks} == {"+00:00 UTC"}
+    assert [tick["local"][-8:] for tick in ticks] == ["00:00:00", "06:00:00", "12:00:00", "18:00:00", "00:00:00"]
+    assert {tick["offset"] for tick in ticks} == {"+00:00 UTC"}
 
 
 @pytest.mark.parametrize(

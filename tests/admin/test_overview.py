@@ -117,6 +117,7 @@ def test_charts_failures_and_slow_tasks_come_from_the_counts(operator: Client, d
     assert "<td>1 h</td><td>1</td><td>0.1</td>" in day, "an hour with 60 successes is one a minute"
     assert "Failures of the past 7 days" in text_of(operator, f"{PAGE}?span=week")
     assert text_of(operator, f"{PAGE}?span=%27").count('aria-current="true"') == 1
+    assert "?url=1&amp;span=day" in text_of(operator, f"{PAGE}?url=1")
 
 
 def test_new_version_of_the_workers_is_marked(operator: Client, db: None) -> None:

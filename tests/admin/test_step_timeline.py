@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from django_pgqueue.admin.job.step_timeline import ROWS, WIDTH, StepTimeline, step_timeline
+from django_pgqueue.admin.job.steps import ROWS, WIDTH, step_timeline
 from django_pgqueue.models import Job, JobStep
 
 START = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -31,7 +31,7 @@ def execution(starts: float, ends: float | None, outcome: str | None = "suspende
     }
 
 
-def drawn(steps: list[JobStep], *attempts: dict[str, Any], state: str = "ready", now: float = 100) -> StepTimeline:
+def drawn(steps: list[JobStep], *attempts: dict[str, Any], state: str = "ready", now: float = 100) -> dict[str, Any]:
     """Return the timeline of a job that was read at this minute. The attempts are in their order."""
     job = Job(state=state, finished_at=at(now) if state == "succeeded" else None)
     vars(job)["seen_at"] = at(now)
@@ -40,11 +40,12 @@ def drawn(steps: list[JobStep], *attempts: dict[str, Any], state: str = "ready",
     return found
 
 
-def bars(found: StepTimeline) -> dict[str, list[tuple[str, float, float]]]:
+def bars(found: dict[str, Any]) -> dict[str, list[tuple[str, float, float]]]:
     """Return the kind, the start and the width of the bars of each row, in percent."""
     scale = WIDTH / 100
     return {
-        row.name: [(bar.kind, float(bar.x) / scale, float(bar.width) / scale) for bar in row.bars] for row in found.rows
+        row["name"]: [(bar["kind"], float(bar["x"]) / scale, float(bar["width"]) / scale) for bar in row["bars"]]
+        for row in found["rows"]
     }
 
 
@@ -63,21 +64,21 @@ def test_bars_show_when_each_step_ran_slept_and_waited() -> None:
         "rest": [("slept", 30, 40)],
         "wait": [("waited", 70, 30)],
     }
-    texts = {row.name: row.text for row in found.rows}
+    texts = {row["name"]: row["text"] for row in found["rows"]}
     assert texts["pay"] == "3 tries in 20 min" and texts["wait"] == "has waited 30 min"
-    assert [kind for kind, _ in found.legend] == ["attempt", "ran", "retried", "slept", "waited"]
-    assert found.is_now and not found.is_cut
+    assert [kind for kind, _ in found["legend"]] == ["attempt", "ran", "retried", "slept", "waited"]
+    assert found["is_now"] and not found["is_cut"]
 
 
 def test_text_of_one_attempt_and_of_one_try_is_singular() -> None:
     found = drawn([step("pay", "step", 10)], execution(0, 30))
-    assert [row.text for row in found.rows] == ["1 time, 30 min in all", "1 try in 1 h 30 min"]
+    assert [row["text"] for row in found["rows"]] == ["1 time, 30 min in all", "1 try in 1 h 30 min"]
 
 
 def test_sleep_that_goes_on_ends_at_the_reading() -> None:
     found = drawn([step("rest", "sleep", 0, wake_at=at(1000))], execution(0, 1))
     assert bars(found)["rest"] == [("slept", 0, 100)]
-    assert found.rows[1].text == "asleep until 2026-11-23 04:40:00"
+    assert found["rows"][1]["text"] == "asleep until 2026-11-23 04:40:00"
 
 
 def test_running_job_shows_what_is_not_stored_yet() -> None:
@@ -95,13 +96,13 @@ def test_step_of_a_moment_is_visible_at_both_ends() -> None:
 
 def test_job_of_one_moment_has_a_timeline() -> None:
     found = drawn([step("only", "step", 0, 0)], execution(0, 0), state="succeeded", now=0)
-    assert len(found.rows) == 2 and not found.is_now
+    assert len(found["rows"]) == 2 and not found["is_now"]
 
 
 def test_many_steps_show_the_latest() -> None:
     steps = [step(f"s{number}", "step", number, number + 1) for number in range(ROWS + 5)]
     found = drawn(steps, execution(0, 100))
-    assert found.is_cut and found.rows[1].name == "s5"
+    assert found["is_cut"] and found["rows"][1]["name"] == "s5"
 
 
 def test_job_without_steps_has_no_timeline() -> None:

@@ -103,6 +103,14 @@ def test_pause_and_resume_by_one_click_each(operator):
     assert messages == ["Paused: the bank is down", "Resumed."]
 
 
+def test_resume_with_thousand_separators_ends_the_pause(operator, settings):
+    settings.USE_THOUSAND_SEPARATOR = True
+    control.pause(task=tasks.fail, by="ada")
+    shown = row_of(text_of(operator), NAME).split('name="shown_pause" value="')[1].split('"')[0]
+    operator.post(f"{TASKS}resume/", {"task": NAME, "shown_pause": shown})
+    assert not Pause.objects.exists()
+
+
 @pytest.mark.parametrize("operation", ["pause", "resume"])
 def test_pause_of_another_operator_is_not_overwritten(operator, operation):
     control.pause(task=tasks.fail, reason="first", by="ada")

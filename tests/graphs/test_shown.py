@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,7 +49,9 @@ def page(client: Client, url: str) -> str:
 
 def graph_of(client: Client, workflow: Workflow) -> Any:
     """Return what the page of a workflow draws."""
-    return client.get(f"{BATCHES}{workflow.id}/change/").context["graph"]
+    graph = {"boxes": [], "rows": [], **client.get(f"{BATCHES}{workflow.id}/change/").context["graph"]}
+    lists = {name: [SimpleNamespace(**each) for each in graph.pop(name, [])] for name in ("boxes", "edges", "rows")}
+    return SimpleNamespace(**graph, **lists)
 
 
 def set_state(state: str, *job_ids: int) -> None:

@@ -12,10 +12,11 @@ from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue import control, stats
-from django_pgqueue.job_search import WORDS, ready_jobs, search
+from django_pgqueue.job_search import ready_jobs, search
 from django_pgqueue.lifecycle import operator, search_keys
 from django_pgqueue.management.subcommands import output
 from django_pgqueue.models import Execution, Job
+from django_pgqueue.states import WORDS
 from django_pgqueue.testing import run_jobs
 from tests import helpers
 from tests.app import tasks

@@ -20,13 +20,11 @@ from django.utils.translation import gettext as _
 
 from django_pgqueue.acts import CLOSE_BATCH
 from django_pgqueue.admin import bulk_acts, databases
-from django_pgqueue.admin.act_view import FORM, act_view, log_change
+from django_pgqueue.admin.act_view import FORM, READING, act_view, log_change
 from django_pgqueue.admin.console import answer_list
-from django_pgqueue.admin.console.page import READING
 from django_pgqueue.admin.formatting import shortened
 from django_pgqueue.admin.forms.form_page import form_page
-from django_pgqueue.admin.links import address_for, redirect_to
-from django_pgqueue.admin.readonly import ReadOnlyAdmin
+from django_pgqueue.admin.links import page_url, redirect_to
 from django_pgqueue.composed.batches import Batch
 from django_pgqueue.job_search import Filters, find
 from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
@@ -45,7 +43,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
 
 def may_act(request: HttpRequest, action: str) -> bool:
     """Return whether the user may retry or cancel the jobs of batches. A site without jobs has no bulk acts."""
-    has_page = bool(address_for(request, "bulk_preview"))
+    has_page = bool(page_url(request, "bulk_preview"))
     return has_page and request.user.has_perm(VIEW) and bulk_acts.is_allowed(request, action)
 
 
@@ -56,12 +54,11 @@ def not_found(request: HttpRequest, batch_id: Any) -> HttpResponseRedirect:
     return redirect_to(request, "jobbatch_changelist")
 
 
-def act_urls(admin: ReadOnlyAdmin) -> list[URLPattern]:
+def act_urls(site: AdminSite) -> list[URLPattern]:
     """Return the URLs of the acts on one batch."""
-    site = admin.admin_site
     close = act_view(site, CLOSE_BATCH, partial(close_view, site=site), FORM)
     views = {"close": close} | {
-        name: act_view(site, None, partial(jobs_view, admin=admin, action=name), READING) for name in WORDS
+        name: act_view(site, None, partial(jobs_view, site=site, action=name), READING) for name in WORDS
     }
     return [path(f"<int:batch_id>/{name}/", view, name=f"pgqueue_batch_{name}") for name, view in views.items()]
 
@@ -87,7 +84,7 @@ def close_view(request: HttpRequest, batch_id: int, site: AdminSite) -> HttpResp
         forms.Form(),
         title=title,
         submit=_("Yes, close it"),
-        back=address_for(request, "jobbatch_change", batch_id),
+        back=page_url(request, "jobbatch_change", batch_id),
         notes=notes,
         place="jobbatch_changelist",
     )
@@ -103,7 +100,7 @@ def _close(request: HttpRequest, batch: Batch) -> None:
     messages.success(request, _("The batch is closed. It completes when its last job has ended."))
 
 
-def jobs_view(request: HttpRequest, batch_id: int, admin: ReadOnlyAdmin, action: str) -> HttpResponse:
+def jobs_view(request: HttpRequest, batch_id: int, site: AdminSite, action: str) -> HttpResponse:
     """Show the preview of an act on the jobs of a batch."""
     if not may_act(request, action):
         raise PermissionDenied
@@ -114,7 +111,7 @@ def jobs_view(request: HttpRequest, batch_id: int, admin: ReadOnlyAdmin, action:
     if found.has_more:
         text = _("The batch has more such jobs. This act changes the first %(count)s: repeat it for the others.")
         messages.warning(request, text % {"count": f"{len(found.ids):,}"})
-    return answer_list(admin, request, action, Selection(job_ids=tuple(found.ids)))
+    return answer_list(request, site, action, Selection(job_ids=tuple(found.ids)))
 
 
 def buttons(request: HttpRequest, batch: JobBatch, counts: Any) -> list[tuple[str, str]]:
@@ -124,8 +121,4 @@ def buttons(request: HttpRequest, batch: JobBatch, counts: Any) -> list[tuple[st
         (_("Retry dead jobs…"), RETRY, may_act(request, RETRY) and bool(counts.dead.value)),
         (_("Cancel unfinished jobs…"), CANCEL, may_act(request, CANCEL) and bool(counts.unfinished.value)),
     ]
-    return [
-        (label, databases.link(request, address_for(request, f"batch_{name}", batch.pk)))
-        for label, name, is_offered in offered
-        if is_offered
-    ]
+    return [(label, page_url(request, f"batch_{name}", batch.pk)) for label, name, is_offered in offered if is_offered]

@@ -6,9 +6,10 @@ million jobs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
@@ -18,7 +19,6 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import Promise
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -26,11 +26,11 @@ from django_pgqueue import stats
 from django_pgqueue.admin import databases, private
 from django_pgqueue.admin.formatting import breakable, dated, moment, seen_at, shortened, visible, word_badge
 from django_pgqueue.admin.job.columns import attach_executions, last_error, with_latest_execution, word
-from django_pgqueue.admin.links import address_for
+from django_pgqueue.admin.links import allowed_url, page_url
 from django_pgqueue.admin.list_filters import row_id_of
 from django_pgqueue.admin.navigation import rendered
 from django_pgqueue.admin.readonly import ReadOnlyAdmin
-from django_pgqueue.admin.workflows import graph as workflow_graph
+from django_pgqueue.admin.workflows.graph import drawing
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.models import Job, JobBatch
 from django_pgqueue.states import State
@@ -57,29 +57,6 @@ CALLBACKS: Final[dict[str, tuple[Promise | str, str]]] = {
     "on_success": (gettext_lazy("on success"), "succeeded_at"),
 }
 """The label of each callback, and the column with the time at which it was enqueued."""
-
-
-class Callback(NamedTuple):
-    """A callback as the page shows it."""
-
-    label: Promise | str
-    task: SafeString
-    arguments: private.Shown
-    enqueued: SafeString | str
-    job: str
-    job_url: str
-
-
-class BatchJobRow(NamedTuple):
-    """A job of the batch as the page shows it."""
-
-    number: str
-    url: str
-    badge: SafeString
-    task: SafeString
-    error: str
-    attempts: str
-    at: SafeString | str
 
 
 def batch_page(
@@ -113,7 +90,7 @@ def batch_page(
         "may_view_jobs": may_view_jobs,
         "jobs_shown": JOBS_SHOWN,
         **nested,
-        **workflow_graph.context(workflow_graph.drawing(request, batch.pk, alias)),
+        "graph": drawing(request, batch.pk, alias),
         **extra_context,
     }
     return rendered(request, admin.admin_site, "batch.html", title, context, opts=admin.opts)
@@ -137,52 +114,46 @@ def _digest(text: Any) -> Func:
 
 def progress(counts: BatchCounts) -> str:
     """Return how many of the jobs have ended, and the figures by state."""
+    if not counts.total.value:
+        return _("The batch has no job.")
     ended = counts.succeeded + counts.failed
-    share = f" ({ended.value / counts.total.value:.0%})" if counts.total.value and counts.total.is_exact else ""
+    share = f" ({ended.value / counts.total.value:.0%})" if counts.total.is_exact else ""
     words = {"ended": ended, "total": counts.total, "share": share, "figures": batch_words.words(counts)}
-    return (
-        _("%(ended)s of %(total)s jobs have ended%(share)s: %(figures)s") % words
-        if counts.total.value
-        else _("The batch has no job.")
-    )
+    return _("%(ended)s of %(total)s jobs have ended%(share)s: %(figures)s") % words
 
 
 def _facts(request: HttpRequest, batch: Any) -> list[tuple[str, Any, str]]:
-    def when(at: datetime | None) -> Any:
-        return at and dated(at, seen_at(batch))
-
-    parent_url = address_for(request, "jobbatch_change", batch.parent_id) if batch.parent_id else ""
+    parent_url = page_url(request, "jobbatch_change", batch.parent_id) if batch.parent_id else ""
     found = [
         (_("Description"), visible(vars(batch)["description_text"]), ""),
-        (_("Created"), when(batch.created_at), ""),
-        (_("Closed"), when(batch.closed_at), ""),
-        (_("First failure"), when(batch.failed_at), ""),
-        (_("Complete"), when(batch.completed_at), ""),
-        (_("Succeeded"), when(batch.succeeded_at), ""),
+        (_("Created"), dated(batch.created_at, batch), ""),
+        (_("Closed"), dated(batch.closed_at, batch), ""),
+        (_("First failure"), dated(batch.failed_at, batch), ""),
+        (_("Complete"), dated(batch.completed_at, batch), ""),
+        (_("Succeeded"), dated(batch.succeeded_at, batch), ""),
         (_("Part of"), f"#{batch.parent_id}" if batch.parent_id else "", parent_url),
     ]
-    return [(label, value, url and databases.link(request, url)) for label, value, url in found if value]
+    return [(label, value, url) for label, value, url in found if value]
 
 
 # ---------------------------------------------------------------------------- callbacks
 
 
-def _callbacks(request: HttpRequest, batch: Any) -> Any:
+def _callbacks(request: HttpRequest, batch: Any) -> Iterator[dict[str, Any]]:
     for name, (label, column) in CALLBACKS.items():
         task_name, at = vars(batch)[f"{name}_task"], getattr(batch, column)
         if task_name is None:
             continue
         row = SimpleNamespace(task_name=task_name, may_view_arguments=private.may_view(request))
         job_id = None if at is None else _job_of(batch, task_name, vars(batch)[f"{name}_digest"], at)
-        url = address_for(request, "job_change", job_id) if job_id else ""
-        yield Callback(
-            label,
-            breakable(task_name),
-            private.shown_arguments(row, vars(batch)[f"{name}_arguments"] or ""),
-            moment(at),
-            f"#{job_id}" if job_id else "",
-            databases.link(request, url) if url and request.user.has_perm("pgqueue.view_job") else "",
-        )
+        yield {
+            "label": label,
+            "task": breakable(task_name),
+            "arguments": private.shown_arguments(row, vars(batch)[f"{name}_arguments"] or ""),
+            "enqueued": moment(at),
+            "job": f"#{job_id}" if job_id else "",
+            "job_url": allowed_url(request, "job_change", job_id) if job_id else "",
+        }
 
 
 def _job_of(batch: Any, task_name: str, digest: str, at: datetime) -> int | None:
@@ -213,11 +184,13 @@ def _lists(request: HttpRequest, batch: Any, counts: BatchCounts) -> list[tuple[
     for state, label in (("cancelled", _("Cancelled jobs: %s")), ("running", _("Running jobs: %s"))):
         count = getattr(counts, state)
         found += [(label % count, "job", state)] if count.value else []
-    links = [(label, address_for(request, f"{model}_changelist"), state) for label, model, state in found]
-    return [(label, databases.link(request, url, state=state, batch=batch.pk)) for label, url, state in links if url]
+    links = [
+        (label, page_url(request, f"{model}_changelist", state=state, batch=batch.pk)) for label, model, state in found
+    ]
+    return [(label, url) for label, url in links if url]
 
 
-def _jobs(request: HttpRequest, batch: Any) -> list[BatchJobRow]:
+def _jobs(request: HttpRequest, batch: Any) -> list[dict[str, Any]]:
     """Return jobs of the batch and of its nested batches: failed ones, then unfinished ones."""
     alias = databases.chosen(request)
     found = jobs_of_batch(batch.pk, UNSUCCESSFUL, JOBS_SHOWN, alias)
@@ -228,17 +201,16 @@ def _jobs(request: HttpRequest, batch: Any) -> list[BatchJobRow]:
     return [_job_row(request, by_id[job_id]) for job_id in ids if job_id in by_id]
 
 
-def _job_row(request: HttpRequest, job: Job) -> BatchJobRow:
-    url = address_for(request, "job_change", job.pk)
-    return BatchJobRow(
-        f"#{job.pk}",
-        databases.link(request, url) if url else "",
-        word_badge(word(job)),
-        breakable(job.task_name),
-        last_error(job),
-        f"{job.attempt}/{job.max_attempts}",
-        moment(job.finished_at or job.enqueued_at),
-    )
+def _job_row(request: HttpRequest, job: Job) -> dict[str, Any]:
+    return {
+        "number": f"#{job.pk}",
+        "url": page_url(request, "job_change", job.pk),
+        "badge": word_badge(word(job)),
+        "task": breakable(job.task_name),
+        "error": last_error(job),
+        "attempts": f"{job.attempt}/{job.max_attempts}",
+        "at": moment(job.finished_at or job.enqueued_at),
+    }
 
 
 def _nested(request: HttpRequest, batch: Any) -> dict[str, Any]:
@@ -249,17 +221,17 @@ def _nested(request: HttpRequest, batch: Any) -> dict[str, Any]:
     found = list(rows.order_by("-pk")[: NESTED_SHOWN + 1])
     shown = found[:NESTED_SHOWN]
     counts = batch_counts([each.pk for each in shown], NESTED_COUNTED, alias) if shown else {}
-    every = address_for(request, "jobbatch_changelist")
+    has_more = len(found) > NESTED_SHOWN
     return {
         "nested": [
             {
                 "number": f"#{each.pk}",
-                "url": databases.link(request, address_for(request, "jobbatch_change", each.pk)),
+                "url": page_url(request, "jobbatch_change", each.pk),
                 "description": visible(vars(each)["short_description"]),
                 "badges": badges(each),
                 "progress": batch_words.with_words(each.pk, counts[each.pk]),
             }
             for each in shown
         ],
-        "more_nested_url": databases.link(request, every, parent=batch.pk) if len(found) > NESTED_SHOWN else "",
+        "more_nested_url": page_url(request, "jobbatch_changelist", parent=batch.pk) if has_more else "",
     }

@@ -15,21 +15,14 @@ from django_pgqueue.models import JobBatch
 from django_pgqueue.models.batch_states import COMPLETE, FAILED, OPEN, RUNNING, SUCCEEDED, stage_of, word_of
 from django_pgqueue.stats.batch_counts import BatchCounts
 
-LABELS: Final[dict[str, Promise | str]] = {
-    OPEN: gettext_lazy("open"),
-    RUNNING: gettext_lazy("running"),
-    COMPLETE: gettext_lazy("complete"),
-    FAILED: gettext_lazy("failed"),
-    SUCCEEDED: gettext_lazy("succeeded"),
+STATES: Final[dict[str, tuple[Promise | str, str]]] = {
+    OPEN: (gettext_lazy("open"), "scheduled"),
+    RUNNING: (gettext_lazy("running"), "running"),
+    COMPLETE: (gettext_lazy("complete"), "cancelled"),
+    FAILED: (gettext_lazy("failed"), "dead"),
+    SUCCEEDED: (gettext_lazy("succeeded"), "succeeded"),
 }
-COLOURS: Final = {
-    OPEN: "scheduled",
-    RUNNING: "running",
-    COMPLETE: "cancelled",
-    FAILED: "dead",
-    SUCCEEDED: "succeeded",
-}
-"""The state of a job whose colour and sign each word has."""
+"""The label of each word, and the state of a job whose colour and sign it has."""
 WIDTH: Final = 100.0
 SMALLEST: Final = 1.5
 """Width of a part with at least one job, so that one failure among thousands is visible."""
@@ -55,10 +48,11 @@ def note_of(batch: JobBatch, counts: BatchCounts, *, has_nested: bool) -> Promis
 def badges(batch: JobBatch) -> SafeString:
     """Return the state of a batch in its colour. Beside a failure, say whether other jobs can still run."""
     word = word_of(batch)
-    shown = badge(COLOURS[word], LABELS[word])
+    label, colour = STATES[word]
+    shown = badge(colour, label)
     if word != FAILED:
         return shown
-    return format_html('{} <span class="pgqueue-quiet">{}</span>', shown, LABELS[stage_of(batch)])
+    return format_html('{} <span class="pgqueue-quiet">{}</span>', shown, STATES[stage_of(batch)][0])
 
 
 def bar(batch_id: int, counts: BatchCounts) -> SafeString | str:
@@ -72,21 +66,16 @@ def bar(batch_id: int, counts: BatchCounts) -> SafeString | str:
         return ""
     failed = _width(counts.failed.value, total)
     succeeded = min(_width(counts.succeeded.value, total), WIDTH - failed)
-    x, width = f"{succeeded:.2f}", f"{failed:.2f}"
     return format_html(
         '<svg class="pgqueue-batch-bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
-        '<defs><pattern id="pgqueue-batch-hatch-{}" width="3" height="10" patternUnits="userSpaceOnUse">'
+        '<defs><pattern id="pgqueue-batch-hatch-{number}" width="3" height="10" patternUnits="userSpaceOnUse">'
         '<path class="pgqueue-hatch" d="M0 10L3 0"/></pattern></defs>'
-        '<rect class="pgqueue-bar pgqueue-series-succeeded" width="{}" height="10"/>'
-        '<rect class="pgqueue-bar pgqueue-series-failed" x="{}" width="{}" height="10"/>'
-        '<rect fill="url(#pgqueue-batch-hatch-{})" x="{}" width="{}" height="10"/></svg>',
-        batch_id,
-        x,
-        x,
-        width,
-        batch_id,
-        x,
-        width,
+        '<rect class="pgqueue-bar pgqueue-series-succeeded" width="{x}" height="10"/>'
+        '<rect class="pgqueue-bar pgqueue-series-failed" x="{x}" width="{width}" height="10"/>'
+        '<rect fill="url(#pgqueue-batch-hatch-{number})" x="{x}" width="{width}" height="10"/></svg>',
+        number=batch_id,
+        x=f"{succeeded:.2f}",
+        width=f"{failed:.2f}",
     )
 
 

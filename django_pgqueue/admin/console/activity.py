@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from django.db.models import Min
@@ -19,9 +19,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
-from django_pgqueue.admin import databases
-from django_pgqueue.admin.charts import drawing as charts
-from django_pgqueue.admin.charts.axes import Period, number_text, seconds_text
+from django_pgqueue.admin import charts, databases
+from django_pgqueue.admin.charts import ChartValues, Period, number_text, seconds_text
 from django_pgqueue.admin.formatting import shortened
 from django_pgqueue.models import Worker
 
@@ -49,65 +48,30 @@ SPANS: Final = (
 )
 
 
-class SlotRow(NamedTuple):
-    """A line of the table: texts, in the order of the headings."""
-
-    at: str
-    length: str
-    succeeded: str
-    failed: str
-    wait_p50: str
-    wait_p95: str
-    run_p95: str
-
-
-@dataclass(frozen=True)
-class Activity:
-    """The charts of a period, and the figures from which they are drawn."""
-
-    span: Span
-    drawn: Sequence[charts.Chart]
-    rows: Sequence[SlotRow]
-
-
 def chosen_span(request: HttpRequest) -> Span:
     """Return the period that the URL names. Without a valid name, it is the first one."""
     return next((span for span in SPANS if span.name == request.GET.get(SPAN)), SPANS[0])
 
 
-def read_activity(request: HttpRequest, alias: str, *, queue: str | None = None) -> Activity:
-    """Read the figures of the chosen period. Runs at most four statements."""
-    span = chosen_span(request)
+def activity_context(request: HttpRequest, alias: str, *, queue: str | None = None) -> dict[str, Any]:
+    """Return the variables of the template `pgqueue/admin/console/activity.html`. Runs at most four statements."""
+    span, figures = chosen_span(request), request.GET.get(FIGURES)
     since = _floor(datetime.now(UTC) - span.length, span.slot)
     is_hourly = span.slot == HOUR
     found = stats.throughput(since, queue=queue, hourly=is_hourly, with_failures=False, database=alias)
     period = Period(found.since, found.until - MINUTE)  # the running minute is not over
     marks = _new_versions(alias)
     points = [point for point in found.points if point.starts_at < period.until]
-    return Activity(
-        span=span,
-        drawn=_charts(period, span, points, marks),
-        rows=[_row(period, point) for point in reversed(points)] if FIGURES in request.GET else [],
-    )
-
-
-def context(request: HttpRequest, activity: Activity) -> dict[str, Any]:
-    """Return the variables of the template `pgqueue/admin/console/activity.html`."""
+    drawn = _charts(period, span, points, marks)
     others = {name: value for name, value in request.GET.items() if name not in (SPAN, FIGURES, databases.PARAMETER)}
-    shown, figures = activity.span.name, request.GET.get(FIGURES)
+    page = partial(databases.link, request, request.path, **others)
+    rows = [_row(period, point) for point in reversed(points)] if FIGURES in request.GET else []
     return {
-        "activity": activity,
-        "spans": [
-            (
-                span.label,
-                databases.link(request, request.path, **others, span=span.name, figures=figures),
-                span.name == shown,
-            )
-            for span in SPANS
-        ],
-        "figures_url": databases.link(request, request.path, **others, span=shown, figures=None if figures else "1"),
+        "activity": {"drawn": drawn, "rows": rows},
+        "spans": [(each.label, page(span=each.name, figures=figures), each is span) for each in SPANS],
+        "figures_url": page(span=span.name, figures=None if figures else "1"),
         "has_figures": bool(figures),
-        "marks": [text for _x, text in activity.drawn[0].marks],
+        "marks": [text for _x, text in drawn[0].marks],
     }
 
 
@@ -126,9 +90,9 @@ def _charts(
     ]
     run = [charts.Series("p95", "p95", [point.run.p95 for point in points])]
     return [
-        charts.bars("attempts", _("Attempts per minute"), period, slots, rates, marks),
-        charts.lines("wait", _("Wait before the start"), period, read, wait, marks),
-        charts.lines("run", _("Run time"), period, read, run, marks),
+        charts.bars(ChartValues("attempts", _("Attempts per minute"), period, slots, rates, marks)),
+        charts.lines(ChartValues("wait", _("Wait before the start"), period, read, wait, marks)),
+        charts.lines(ChartValues("run", _("Run time"), period, read, run, marks)),
     ]
 
 
@@ -153,15 +117,16 @@ def _floor(at: datetime, length: timedelta) -> datetime:
     return EPOCH + (at - EPOCH) // length * length
 
 
-def _row(period: Period, point: stats.Point) -> SlotRow:
-    durations = (point.wait.p50, point.wait.p95, point.run.p95)
-    return SlotRow(
-        period.text(point.starts_at),
-        seconds_text(point.seconds),
-        number_text(point.per_minute(point.counts.succeeded)),
-        number_text(point.per_minute(point.counts.failed)),
-        *("–" if seconds is None else seconds_text(seconds) for seconds in durations),
-    )
+def _row(period: Period, point: stats.Point) -> dict[str, str]:
+    """Return a line of the table."""
+    durations = {"wait_p50": point.wait.p50, "wait_p95": point.wait.p95, "run_p95": point.run.p95}
+    return {
+        "at": period.text(point.starts_at),
+        "length": seconds_text(point.seconds),
+        "succeeded": number_text(point.per_minute(point.counts.succeeded)),
+        "failed": number_text(point.per_minute(point.counts.failed)),
+        **{name: "–" if seconds is None else seconds_text(seconds) for name, seconds in durations.items()},
+    }
 
 
 def _new_versions(alias: str) -> list[charts.Mark]:

@@ -5,12 +5,13 @@ Both read the audit. While workers execute an act, its page refreshes itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.contrib import messages
+from django.contrib.admin import AdminSite
 from django.db import connections
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -20,16 +21,14 @@ from django_pgqueue.admin import bulk_acts, databases, private
 from django_pgqueue.admin.act_view import act_view, check
 from django_pgqueue.admin.formatting import dated, moment, visible
 from django_pgqueue.admin.forms.argument_changes import other_job, shown_changes
-from django_pgqueue.admin.links import redirect_to
+from django_pgqueue.admin.links import page_url, redirect_to
+from django_pgqueue.admin.list_filters import row_id_of
 from django_pgqueue.lifecycle import audit
 from django_pgqueue.lifecycle.bulk_acts import PREVIEWED
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
 from django_pgqueue.models.operations_link import database_now
 
 from .page import ConsolePage
-
-if TYPE_CHECKING:
-    from django_pgqueue.admin.readonly import ReadOnlyAdmin
 
 SHOWN: Final = 100
 """Acts on one page of the list."""
@@ -45,8 +44,8 @@ def _list(request: HttpRequest, alias: str) -> dict[str, Any]:
     """Return the latest acts, or those before the act with the number `before`."""
     entries = AuditEntry.objects.using(alias).order_by("-pk")
     before = request.GET.get("before", "")
-    if before.isascii() and before.isdigit() and len(before) < 19:
-        entries = entries.filter(pk__lt=int(before))
+    if (number := row_id_of(before)) is not None:
+        entries = entries.filter(pk__lt=number)
     found = list(entries[: SHOWN + 1])
     return {
         "rows": [_row(request, entry) for entry in found[:SHOWN]],
@@ -66,7 +65,7 @@ def _row(request: HttpRequest, entry: AuditEntry) -> dict[str, Any]:
         "ending": bulk_acts.ending(entry),
         "who": visible(entry.done_by),
         "reason": visible(entry.reason[:REASON_SHOWN]),
-        "url": databases.link(request, reverse("admin:pgqueue_bulk_act", current_app=request.current_app), id=entry.pk),
+        "url": page_url(request, "bulk_act", id=entry.pk),
     }
 
 
@@ -75,8 +74,8 @@ def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
     is_running = entry.ended_at is None and entry.next_batch_at is not None
     job_ids = list(entry.jobs.using(alias).order_by("-pk").values_list("job_id", flat=True)[:JOBS_SHOWN])
     names = dict(Job.objects.using(alias).filter(pk__in=job_ids).values_list("pk", "task_name"))
-    now = vars(entry)["seen_at"]
     changes_jobs = entry.action not in ON_WORKERS_AND_LIMITS
+    can_stop = entry.ended_at is None and entry.stop_asked_at is None
     return {
         **_row(request, entry),
         "title": _("%(action)s: act %(number)s") % {"action": bulk_acts.label(entry.action), "number": entry.pk},
@@ -87,33 +86,27 @@ def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
         "done": entry.job_count + entry.left_count,
         "rate": f"{entry.rate:g}" if entry.rate else "",
         "is_bounded": changes_jobs and entry.total is not None and 0 < entry.total <= PREVIEWED,
-        "began": dated(entry.began_at, now),
-        "ended": dated(entry.ended_at, now) if entry.ended_at else "",
+        "began": dated(entry.began_at, entry),
+        "ended": dated(entry.ended_at, entry),
         "jobs": [(job_id, visible(names.get(job_id, "")), job_id in names) for job_id in job_ids],
         "has_more_jobs": entry.job_count > len(job_ids),
-        "may_stop": _may_stop(request, entry),
+        "may_stop": can_stop and bulk_acts.is_allowed(request, entry.action),
         "has_worker": not is_running or any(worker.is_live for worker in stats.workers(alias)),
     }
 
 
 def _entry(number: str, alias: str) -> AuditEntry:
-    found = None
-    if number.isascii() and number.isdigit() and len(number) < 19:
-        entries = AuditEntry.objects.using(alias).annotate(seen_at=database_now())
-        found = entries.filter(pk=int(number)).first()
+    entries = AuditEntry.objects.using(alias).annotate(seen_at=database_now())
+    entry_id = row_id_of(number)
+    found = None if entry_id is None else entries.filter(pk=entry_id).first()
     if found is None:
         raise Http404(_("There is no act with this number. Workers remove old ones."))
     return found
 
 
-def _may_stop(request: HttpRequest, entry: AuditEntry) -> bool:
-    can_stop = entry.ended_at is None and entry.stop_asked_at is None
-    return can_stop and bulk_acts.is_allowed(request, entry.action)
-
-
-def stop_url(jobs: ReadOnlyAdmin) -> URLPattern:
+def stop_url(site: AdminSite) -> URLPattern:
     """Return the URL that the button *Stop* posts to."""
-    return path("bulk_act/stop/", act_view(jobs.admin_site, None, _stop), name="pgqueue_bulk_stop")
+    return path("bulk_act/stop/", act_view(site, None, _stop), name="pgqueue_bulk_stop")
 
 
 def _stop(request: HttpRequest) -> HttpResponse:
@@ -136,7 +129,7 @@ def acts_on_job(request: HttpRequest, object_id: str) -> list[dict[str, Any]]:
     return [
         {
             **_row(request, audited.entry),
-            "other": other_job(request, audited.detail, getattr(request, "current_app", None)),
+            "other": other_job(request, audited.detail),
             "changes": shown_changes(audited.detail) if shows_detail else [],
             "is_hidden": bool(audited.detail) and not shows_detail,
         }

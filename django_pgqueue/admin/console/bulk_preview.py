@@ -1,6 +1,6 @@
 """The preview of a bulk act: how many jobs it would change, some of them, and the form that requests it.
 
-A link leads here (`bulk_acts.preview_url()`), or "Select all" in a list of jobs. The form repeats the filter and the
+A link leads here, or "Select all" in a list of jobs. The form repeats the filter and the
 time of the preview, so workers change only jobs that were in the filter at that time and have not changed since. Each
 form requests one act, however often it is sent (see `new_jobs.token_field()`).
 """
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
 from django.contrib import messages
+from django.contrib.admin import AdminSite
 from django.db import connections
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import URLPattern, path
@@ -21,7 +22,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import queues, stats
 from django_pgqueue.acts import JOB_ACTS
-from django_pgqueue.admin import bulk_acts, databases
+from django_pgqueue.admin import bulk_acts, databases, private
 from django_pgqueue.admin.act_view import act_view, check
 from django_pgqueue.admin.forms.new_jobs import FORM_FIELD, read_token
 from django_pgqueue.admin.links import redirect_to
@@ -33,9 +34,6 @@ from django_pgqueue.options.task_options import OPTIONS
 from django_pgqueue.states import State, TransitionName
 
 from .page import ConsolePage
-
-if TYPE_CHECKING:
-    from django_pgqueue.admin.readonly import ReadOnlyAdmin
 
 CAREFUL_RATE: Final = 10.0
 """Jobs per second if the act stops at the first repeat and the user gives no rate."""
@@ -58,7 +56,7 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
     Raise `ValueError` if the action can change no job of the filter, and `PermissionDenied` if the filter has a limit
     key that the user may not see.
     """
-    bulk_acts.check_visible(request, selection)
+    private.check_key(request, selection.limit_key or "")
     alias = databases.chosen(request)
     preview = lifecycle_bulk_acts.preview(connections[alias], action, selection)
     return {
@@ -83,16 +81,16 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
     }
 
 
-def answer_list(jobs: ReadOnlyAdmin, request: HttpRequest, action: str, selection: Selection) -> HttpResponse:
+def answer_list(request: HttpRequest, site: AdminSite, action: str, selection: Selection) -> HttpResponse:
     """Return the preview as the answer to "Select all" in a list of jobs, whose form was posted."""
     check(request, JOB_ACTS.get(action))
     context = preview_context(request, action, selection)
-    return rendered(request, jobs.admin_site, "console/bulk_preview.html", context["title"], context)
+    return rendered(request, site, "console/bulk_preview.html", context["title"], context)
 
 
-def request_url(jobs: ReadOnlyAdmin) -> URLPattern:
+def request_url(site: AdminSite) -> URLPattern:
     """Return the URL that the form is posted to."""
-    return path("bulk_preview/request/", act_view(jobs.admin_site, None, _request), name="pgqueue_bulk_request")
+    return path("bulk_preview/request/", act_view(site, None, _request), name="pgqueue_bulk_request")
 
 
 def _request(request: HttpRequest) -> HttpResponse:
@@ -103,7 +101,7 @@ def _request(request: HttpRequest) -> HttpResponse:
     alias = databases.chosen(request)
     try:
         selection = bulk_acts.selection_of(given)
-        bulk_acts.check_visible(request, selection)
+        private.check_key(request, selection.limit_key or "")
         _check_target(selection.to_queue, alias)
         audit_id = _request_once(request, alias, action, selection)
     except ValueError as error:

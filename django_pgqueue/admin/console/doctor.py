@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.doctor import Finding, Level, examine
+from django_pgqueue.doctor import Level, examine
 
 from .page import ConsolePage
 
@@ -18,17 +18,13 @@ LABELS: Final = {Level.OK: _("ok"), Level.INFO: _("info"), Level.WARNING: _("war
 
 
 def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
-    findings = examine(alias)
+    order = list(Level)
+    findings = sorted(examine(alias), key=lambda finding: order.index(finding.level), reverse=True)
     return {
         "database": alias,
-        "findings": [(finding, LABELS[finding.level]) for finding in _by_level(findings)],
+        "findings": [(finding, LABELS[finding.level]) for finding in findings],
         "healthy": sum(finding.level is Level.OK for finding in findings),
     }
-
-
-def _by_level(findings: list[Finding]) -> list[Finding]:
-    order = list(Level)
-    return sorted(findings, key=lambda finding: order.index(finding.level), reverse=True)
 
 
 DOCTOR: Final = ConsolePage("doctor", _("Doctor"), _context)

@@ -6,8 +6,12 @@ view arguments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
 from django.db.models import TextField
@@ -18,15 +22,18 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import stats
 from django_pgqueue.admin import databases, private
+from django_pgqueue.admin.call_values import parameters_of
 from django_pgqueue.admin.formatting import breakable, full_date, moment, shortened, visible
-from django_pgqueue.admin.forms.argument_differences import Compared, compare
 from django_pgqueue.admin.job.list_pages import as_parameter
-from django_pgqueue.admin.job.tracebacks import Piece, pieces
-from django_pgqueue.admin.links import address_for
-from django_pgqueue.admin.list_filters import SPAN_LABELS, SPANS, moment_of, time_of
+from django_pgqueue.admin.job.tracebacks import pieces
+from django_pgqueue.admin.links import page_url
+from django_pgqueue.admin.list_filters import SPAN_LABELS, as_input, instant_of, time_of
+from django_pgqueue.display import shown_arguments
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.stats import Incident, Incidents
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.redaction import BY_POSITION
 
 from .page import ConsolePage
 
@@ -40,31 +47,18 @@ ARGUMENTS_LIMIT: Final = 10_000
 ERROR_LIMIT: Final = 2_000
 TRACEBACK_LIMIT: Final = 20_000
 """Characters that are read of each value. PostgreSQL cuts them."""
+EXAMPLES: Final = 5
+"""Different values shown of an argument."""
+MISSING: Final = "–"
+"""Shown for a call that does not pass the argument."""
 LOST: Final = _("lost with its process or worker")
 
 
-class IncidentBar(NamedTuple):
-    """A rectangle, as the values of its attributes."""
+def sparkline(points: Sequence[tuple[datetime, float]]) -> dict[str, Any] | None:
+    """Return the chart of a rate, given in order; None for fewer than two points. Each bar shows the highest rate.
 
-    x: str
-    y: str
-    width: str
-    height: str
-
-
-class Sparkline(NamedTuple):
-    """The bars, and a sentence for the tooltip and for screen readers."""
-
-    bars: list[IncidentBar]
-    first: str
-    last: str
-    peak: str
-    width: int = WIDTH
-    height: int = HEIGHT
-
-
-def sparkline(points: Sequence[tuple[datetime, float]]) -> Sparkline | None:
-    """Return the chart of a rate, given in order; None for fewer than two points. Each bar shows the highest rate."""
+    The times and the peak are for a sentence, which is the tooltip and which screen readers read.
+    """
     if len(points) < 2:
         return None
     first, last = points[0][0], points[-1][0]
@@ -76,47 +70,29 @@ def sparkline(points: Sequence[tuple[datetime, float]]) -> Sparkline | None:
     peak = max(highest) or 1.0
     step = WIDTH / BARS
     bars = [
-        IncidentBar(
-            f"{place * step:.1f}",
-            f"{HEIGHT - rate / peak * HEIGHT:.1f}",
-            f"{step - 0.5:.1f}",
-            f"{rate / peak * HEIGHT:.1f}",
-        )
+        {
+            "x": f"{place * step:.1f}",
+            "y": f"{HEIGHT - rate / peak * HEIGHT:.1f}",
+            "width": f"{step - 0.5:.1f}",
+            "height": f"{rate / peak * HEIGHT:.1f}",
+        }
         for place, rate in enumerate(highest)
         if rate
     ]
-    return Sparkline(bars, full_date(first), full_date(last), f"{peak:,.1f}")
-
-
-class SpanLink(NamedTuple):
-    """A link to the page for another time span."""
-
-    label: Any
-    url: str
-    is_current: bool
-
-
-class Detail(NamedTuple):
-    """One group: the error of its latest job, and the arguments of its latest jobs."""
-
-    group: dict[str, Any]
-    job: str
-    job_url: str
-    error: str
-    pieces: list[Piece]
-    compared: Compared | None
+    ends = {"first": full_date(first), "last": full_date(last)}
+    return {"bars": bars, **ends, "peak": f"{peak:,.1f}", "width": WIDTH, "height": HEIGHT}
 
 
 def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     chosen = request.GET.get("since") or (DEFAULT_SPAN if not request.GET.get("until") else EVERY)
     until = time_of(request.GET.get("until"))
-    found = stats.incidents(_beginning(chosen), until, alias)
+    found = stats.incidents(instant_of(chosen, datetime.now(UTC)), until, alias)
     groups = [_row(request, group, chosen) for group in found.groups[:GROUPS_SHOWN]]
     opened = _opened(request, found)
     return {
         "spans": _spans(request, chosen),
-        "since_value": _field(time_of(chosen)),
-        "until_value": _field(until),
+        "since_value": as_input(time_of(chosen)),
+        "until_value": as_input(until),
         "zone": timezone.get_current_timezone_name(),
         "groups": groups,
         "hidden_groups": len(found.groups) - len(groups),
@@ -125,27 +101,14 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "detail": None if opened is None else _detail(request, alias, opened, chosen),
         "may_view": private.may_view(request),
         "hidden_note": private.LIST_NOTE,
-        "is_dead_list_linked": bool(address_for(request, "deadjob_changelist")),
     }
 
 
-def _beginning(chosen: str) -> datetime | None:
-    span = moment_of(chosen)
-    if span is None:
-        return None
-    return span.at or datetime.now(UTC) - span.ago
-
-
-def _field(at: datetime | None) -> str:
-    return timezone.localtime(at).strftime("%Y-%m-%dT%H:%M:%S") if at else ""
-
-
-def _spans(request: HttpRequest, chosen: str) -> list[SpanLink]:
-    labels = {**SPAN_LABELS, EVERY: _("All")}
+def _spans(request: HttpRequest, chosen: str) -> list[dict[str, Any]]:
+    """Return links to the page for other time spans."""
     return [
-        SpanLink(label, databases.link(request, request.path, since=name), chosen == name)
-        for name, label in labels.items()
-        if name in SPANS or name == EVERY
+        {"label": label, "url": databases.link(request, request.path, since=name), "is_current": chosen == name}
+        for name, label in (*SPAN_LABELS.items(), (EVERY, _("All")))
     ]
 
 
@@ -154,7 +117,6 @@ def _row(request: HttpRequest, group: Incident, chosen: str) -> dict[str, Any]:
     error = group.exception_class or NO_CLASS
     bounds = {"since": group.first_at.isoformat(), "until": as_parameter(group.last_at)}
     names = {"task": group.task_name, "error": error}
-    listed = address_for(request, "deadjob_changelist")
     return {
         "group": group,
         "task": breakable(group.task_name),
@@ -164,7 +126,7 @@ def _row(request: HttpRequest, group: Incident, chosen: str) -> dict[str, Any]:
         "last": moment(group.last_at),
         "sparkline": sparkline(group.failures),
         "url": databases.link(request, request.path, since=chosen, until=request.GET.get("until") or None, **names),
-        "list_url": databases.link(request, listed, **names, **bounds) if listed else "",
+        "list_url": page_url(request, "deadjob_changelist", **names, **bounds),
         "retry_url": _retry_url(request, group, bounds),
     }
 
@@ -174,7 +136,7 @@ def _retry_url(request: HttpRequest, group: Incident, bounds: dict[str, str]) ->
     if not request.user.has_perm("pgqueue.retry_job"):
         return ""
     filters = {"action": "retry", "state": "dead", "task": group.task_name, "error": group.exception_class, **bounds}
-    return databases.link(request, address_for(request, "bulk_preview"), **filters)
+    return page_url(request, "bulk_preview", **filters)
 
 
 def _opened(request: HttpRequest, found: Incidents) -> Incident | None:
@@ -186,27 +148,94 @@ def _opened(request: HttpRequest, found: Incidents) -> Incident | None:
     return next((group for group in found.groups if (group.task_name, group.exception_class) == wanted), None)
 
 
-def _detail(request: HttpRequest, alias: str, group: Incident, chosen: str) -> Detail:
+def _detail(request: HttpRequest, alias: str, group: Incident, chosen: str) -> dict[str, Any]:
+    """Return one group: the error of its latest job, and the arguments of its latest jobs."""
     latest = group.sample_ids[0]
     may_view = private.may_view(request)
     cut = {"short_error": Left("error", ERROR_LIMIT), "end": Right("traceback", TRACEBACK_LIMIT)}
     executions = Execution.objects.using(alias).filter(job_id=latest).order_by("-job_id", "-id")
     execution = executions.annotate(**cut).values(*cut).first() if may_view else None
     error, traceback = (execution["short_error"], execution["end"]) if execution else ("", "")
-    return Detail(
-        _row(request, group, chosen),
-        f"#{latest}",
-        databases.link(request, address_for(request, "job_change", latest)),
-        visible(error),
-        pieces(visible(traceback)) if traceback else [],
-        _arguments(alias, group) if may_view else None,
-    )
+    return {
+        "group": _row(request, group, chosen),
+        "job": f"#{latest}",
+        "job_url": page_url(request, "job_change", latest),
+        "error": visible(error),
+        "pieces": pieces(visible(traceback)) if traceback else [],
+        "compared": _arguments(alias, group) if may_view else None,
+    }
 
 
 def _arguments(alias: str, group: Incident) -> Compared:
     jobs = Job.objects.using(alias).filter(pk__in=group.sample_ids)
     text = Left(Cast("arguments", TextField()), ARGUMENTS_LIMIT)
     return compare(group.task_name, list(jobs.annotate(text=text).order_by("-pk").values_list("text", flat=True)))
+
+
+# ---------------------------------------------------------------------------- arguments
+
+
+class Argument(NamedTuple):
+    """An argument of the calls: its values, the most frequent first, with the number of calls that pass each."""
+
+    name: str
+    values: tuple[tuple[str, int], ...]
+    more: int
+    """How many further different values there are."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the calls pass different values."""
+        return len(self.values) > 1
+
+
+class Compared(NamedTuple):
+    """The arguments of the calls, those that differ first; how many calls could be read, and why others could not."""
+
+    arguments: list[Argument]
+    calls: int
+    note: str
+
+
+def compare(task_name: str, texts: Sequence[str]) -> Compared:
+    """Return the arguments of calls, given as stored text."""
+    calls: list[dict[str, str]] = []
+    note = ""
+    for text in texts:
+        shown = shown_arguments(task_name, text)
+        note = note or shown.note
+        if shown.text and (call := _call(task_name, shown.text)) is not None:
+            calls.append(call)
+    names = list(dict.fromkeys(name for call in calls for name in call))
+    found = [_argument(name, calls) for name in names]
+    return Compared(sorted(found, key=lambda each: not each.differs), len(calls), note)
+
+
+def _call(task_name: str, text: str) -> dict[str, str] | None:
+    """Return the values of a call by the names of its arguments; None if the text was cut or written by hand."""
+    with suppress(ValueError, RecursionError, TypeError, AttributeError, KeyError):
+        call = json.loads(text)
+        names = _positions(task_name)
+        args = {next(names): _text(value) for value in call["args"]}
+        return args | {str(name): _text(value) for name, value in call["kwargs"].items()}
+    return None
+
+
+def _positions(task_name: str) -> Iterator[str]:
+    """Return the names of the positional arguments, and numbers for further ones."""
+    task = registry.get(task_name)
+    parameters = parameters_of(task) if task is not None else []
+    names = [parameter.name for parameter in parameters if parameter.kind in BY_POSITION]
+    return chain(names, (f"*{number}" for number in count(len(names) + 1)))
+
+
+def _text(value: Any) -> str:
+    return shortened(json.dumps(value, ensure_ascii=False))
+
+
+def _argument(name: str, calls: Sequence[Mapping[str, str]]) -> Argument:
+    values = Counter(call.get(name, MISSING) for call in calls).most_common()
+    return Argument(shortened(name), tuple(values[:EXAMPLES]), max(len(values) - EXAMPLES, 0))
 
 
 INCIDENTS: Final = ConsolePage("incidents", _("Incidents"), _context)

@@ -7,24 +7,27 @@ their order, and a search for a key reads its range of the index.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from django.http import Http404, HttpRequest
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
-from django_pgqueue.admin import private
+from django_pgqueue.admin import private, shown
+from django_pgqueue.admin.charts import seconds_text
 from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import breakable, shortened
-from django_pgqueue.admin.job.blocked_keys import DEAD_SEARCHED, blocked_keys
-from django_pgqueue.admin.limits.controls import changed_keys
-from django_pgqueue.admin.links import limit_url
+from django_pgqueue.admin.job.blocked_keys import DEAD_SEARCHED, blocked_keys, blockers
+from django_pgqueue.admin.limits.controls import changed_keys, controls_of
+from django_pgqueue.admin.limits.words import limit_lines, next_start_text, wait_text
+from django_pgqueue.admin.links import allowed_url, key_jobs_url, limit_url, page_url
 from django_pgqueue.declared.limits import MAX_KEY_LENGTH, has_value, name_of
 from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures
+from django_pgqueue.tasks import registry
 
-from . import page_urls
-from .limit_rows import key_rows, limit_rows
 from .page import ConsolePage
 
 KEYS_SHOWN: Final = 50
@@ -65,7 +68,7 @@ def _limit_context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "keys": key_rows(request, alias, keys),
         "typed": value,
         "is_first_page": not after,
-        "next_url": page_urls.url(request, "limit", limit=name, key=typed or None, after=page.next_after)
+        "next_url": allowed_url(request, "limit", limit=name, key=typed or None, after=page.next_after)
         if page.next_after and may_view
         else "",
         "note": "" if may_view else private.KEYS_NOTE,
@@ -73,8 +76,8 @@ def _limit_context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "more_blocked": len(blocked) > LISTED,
         "dead_searched": "" if is_complete else f"{DEAD_SEARCHED:,}",
         "changed": _named(request, changed if may_view else []),
-        "limits_url": page_urls.url(request, "limits"),
-        "limit_url": page_urls.url(request, "limit", limit=name),
+        "limits_url": allowed_url(request, "limits"),
+        "limit_url": allowed_url(request, "limit", limit=name),
         "key_length": MAX_KEY_LENGTH,
         **button_context(request),
     }
@@ -88,6 +91,91 @@ def _exact(limit_key: str, found: list[LimitKeyFigures], alias: str) -> LimitKey
 def _named(request: HttpRequest, limit_keys: list[str]) -> list[tuple[Any, str]]:
     """Return keys without the name of their limit, each with the URL of its row."""
     return [(breakable(shortened(key.partition(":")[2] or key)), limit_url(request, key)) for key in limit_keys]
+
+
+# ---------------------------------------------------------------------------- rows
+
+
+def limit_rows(
+    request: HttpRequest, alias: str, limits: Iterable[LimitFigures], blocked: Mapping[str, Count]
+) -> list[dict[str, Any]]:
+    """Return the rows of limits. `blocked` counts the blocked keys of each limit that has any."""
+    found = list(limits)
+    controls = controls_of(request, alias, [each.name for each in found])
+    return [_limit_row(request, each, controls[each.name], blocked.get(each.name)) for each in found]
+
+
+def _limit_row(
+    request: HttpRequest, figures: LimitFigures, controls: dict[str, Any], blocked: Count | None
+) -> dict[str, Any]:
+    name, oldest = figures.name, figures.oldest_due_seconds
+    limit, policy = registry.limits().get(name), controls["policy"]
+    return {
+        "label": breakable(shortened(name)),
+        "url": limit_url(request, name),
+        # With the values in force. Empty if no task of this process declares the limit.
+        "lines": [] if limit is None or policy is None else list(limit_lines(limit, policy)),
+        "cells": [
+            _running(request, name, figures.running, figures.running_weight),
+            _jobs(request, name, gettext_lazy("due"), figures.due),
+            _jobs(request, name, gettext_lazy("later"), figures.later, word="ready"),
+            {"label": gettext_lazy("keys waiting"), "number": figures.keys},
+            {"label": gettext_lazy("held keys"), "number": figures.held_keys},
+        ],
+        "oldest": "" if oldest is None else seconds_text(oldest),
+        # How many of its keys are blocked by dead jobs, are paused, and so on; "" if none is.
+        "blocked": "" if blocked is None else str(blocked),
+        "paused": str(figures.paused_keys) if figures.paused_keys.value else "",
+        "changed": str(figures.overridden_keys) if figures.overridden_keys.value else "",
+        "opened": str(figures.open_breakers) if figures.open_breakers.value else "",
+        "controls": controls,
+    }
+
+
+def key_rows(request: HttpRequest, alias: str, keys: Iterable[LimitKeyFigures]) -> list[dict[str, Any]]:
+    """Return the rows of limit keys. Runs at most four statements."""
+    found = list(keys)
+    controls = controls_of(request, alias, [each.limit_key for each in found])
+    in_way = blockers(request, alias, [each.blocking_job_id for each in found if each.blocking_job_id is not None])
+    return [_key_row(request, each, controls[each.limit_key], in_way.get(each.blocking_job_id or 0)) for each in found]
+
+
+def _key_row(
+    request: HttpRequest, figures: LimitKeyFigures, controls: dict[str, Any], blocker: dict[str, Any] | None
+) -> dict[str, Any]:
+    key, oldest = figures.limit_key, figures.oldest_due_seconds
+    value = key.partition(":")[2]
+    in_way = figures.blocking_job_id
+    return {
+        "label": breakable(shortened(value)) if value else _("all jobs"),
+        "url": limit_url(request, key),
+        "cells": [
+            _running(request, key, figures.running, figures.running_weight),
+            _jobs(request, key, gettext_lazy("due"), figures.due),
+            _jobs(request, key, gettext_lazy("later"), figures.later, word="ready"),
+        ],
+        "oldest": "" if oldest is None else seconds_text(oldest),
+        "next_start": next_start_text(figures),
+        "wait": wait_text(figures, controls["policy"]),
+        "wait_url": page_url(request, "job_change", in_way) if in_way and blocker is None else "",
+        "blocker": blocker,
+        "is_held": figures.held_until is not None,
+        "hold_shown": str(shown.number(figures.held_until)),
+        "controls": controls,
+    }
+
+
+def _running(request: HttpRequest, limit_key: str, count: Count, weight: int) -> dict[str, Any]:
+    """Return the running jobs. Their weight is shown if it differs from their number."""
+    note = "" if not weight or weight == count.value else _("weight %(weight)s") % {"weight": f"{weight:,}"}
+    return {**_jobs(request, limit_key, gettext_lazy("running"), count, word="running"), "note": note}
+
+
+def _jobs(
+    request: HttpRequest, limit_key: str, label: Promise | str, count: Count, *, word: str = "due"
+) -> dict[str, Any]:
+    """Return a number of jobs, with a link to them unless it is 0."""
+    return {"label": label, "number": count, "url": key_jobs_url(request, limit_key, word) if count.value else ""}
 
 
 LIMITS: Final = ConsolePage("limits", gettext_lazy("Limits"), _limits_context, document=_document)

@@ -6,7 +6,7 @@ document as that of `manage.py pgqueue status --json`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -17,18 +17,18 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
-from django_pgqueue.admin.charts.axes import number_text, seconds_text
+from django_pgqueue.admin.charts import number_text, seconds_text
 from django_pgqueue.admin.console import activity
 from django_pgqueue.admin.formatting import breakable, shortened
+from django_pgqueue.admin.links import allowed_url, jobs_url
 from django_pgqueue.doctor import Finding, Level, examine
 from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.stats import Overview
 from django_pgqueue.stats.unread import Figures, read_each
 
-from . import page_urls
-from .page import ConsolePage
-from .queue_rows import QueueRow, queue_rows
+from .page import Banner, ConsolePage, unread_banners
+from .queues import queue_rows
 
 EXAMINED: Final = ("server", "migrations", "installation", "listening", "pinned_rows")
 """The ids of the doctor's checks that the overview runs."""
@@ -37,18 +37,6 @@ DAY: Final = timedelta(days=1)
 INCIDENTS_LIMIT: Final = 8
 TASKS_LIMIT: Final = 5
 QUEUES_LIMIT: Final = 20
-
-
-class Banner(NamedTuple):
-    """A warning: its level, a sentence, and what to do about it.
-
-    Only checks of the doctor that take a few milliseconds run here, because the page may be refreshed every two
-    seconds.
-    """
-
-    level: Level
-    text: Promise | str
-    fix: Promise | str = ""
 
 
 def examined(alias: str) -> list[Banner]:
@@ -80,14 +68,6 @@ def of_overview(overview: Overview) -> list[Banner]:
     return found
 
 
-def unread_banners(figures: Mapping[str, str]) -> list[Banner]:
-    """Return a warning for each figure that could not be read."""
-    text = _("The figure “%(name)s” cannot be read because of a value in a row: %(reason)s")
-    return [
-        Banner(Level.ERROR, text % {"name": name, "reason": shortened(reason, 200)}) for name, reason in figures.items()
-    ]
-
-
 def _listed(names: Iterable[str]) -> str:
     shown = [shortened(name) for name in names]
     more = _(" and %(count)s more") % {"count": len(shown) - NAMES_LIMIT} if len(shown) > NAMES_LIMIT else ""
@@ -104,25 +84,6 @@ class Tile(NamedTuple):
     is_bad: bool = False
 
 
-class IncidentRow(NamedTuple):
-    """Failed attempts of one task with one exception class."""
-
-    task: str
-    exception: str
-    failed: str
-    dead: str
-    url: str
-
-
-class SlowTask(NamedTuple):
-    """A task, its figure, and a note about it."""
-
-    task: str
-    figure: str
-    note: str
-    url: str
-
-
 def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     found = examined(alias)
     try:
@@ -134,18 +95,18 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     return {
         **figures,
         "banners": [*found, *figures.get("banners", ())],
-        "doctor_url": page_urls.url(request, "doctor"),
+        "doctor_url": allowed_url(request, "doctor"),
     }
 
 
 def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, Any]:
-    overview = stats.overview(alias, figures)
-    past: activity.Activity | None = None
+    overview, span = stats.overview(alias, figures), activity.chosen_span(request)
+    past: dict[str, Any] = {}
     failures: Sequence[stats.FailureCount] = ()
     by_task: Sequence[stats.TaskThroughput] = ()
     if overview.finished_per_minute is not None:
-        past = figures.read("activity", lambda: activity.read_activity(request, alias), None)
-        since = datetime.now(UTC) - max(activity.chosen_span(request).length, DAY)
+        past = figures.read("activity", lambda: activity.activity_context(request, alias), {})
+        since = datetime.now(UTC) - max(span.length, DAY)
         failures = figures.read("failures", lambda: stats.failures(since, database=alias), ())
         by_task = figures.read(
             "attempts by task", lambda: stats.throughput_by_task(since, waits=False, database=alias), ()
@@ -156,61 +117,64 @@ def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, An
         "tiles": list(tiles(request, overview)),
         "rows": rows,
         "more_queues": len(overview.queues) - len(rows),
-        "queues_url": page_urls.url(request, "queues"),
+        "queues_url": allowed_url(request, "queues"),
         "is_new": _is_new(overview, rows),
         "banners": [*unread_banners(figures.unread), *of_overview(overview)],
-        "past": _("7 days") if past and past.span.name == "week" else _("24 hours"),
+        "past": _("7 days") if past and span.name == "week" else _("24 hours"),
         "incidents": _incidents(request, failures),
-        "incidents_url": page_urls.url(request, "incidents"),
+        "incidents_url": allowed_url(request, "incidents"),
         "failing": _failing(request, by_task),
         "slowest": _slowest(request, by_task),
-        **(activity.context(request, past) if past else {}),
+        **past,
     }
 
 
 def tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
     """Yield the figures of all queues together."""
     oldest = overview.oldest_due_seconds
-    due = page_urls.jobs(request, "due")
+    due = jobs_url(request, "due")
     yield Tile(_("due"), str(overview.due), due)
     yield Tile(_("oldest due"), "–" if oldest is None else seconds_text(oldest), due)
     if overview.paused.value:
-        yield Tile(_("paused"), str(overview.paused), page_urls.jobs(request, "paused"))
-    yield Tile(_("scheduled"), str(overview.scheduled), page_urls.jobs(request, "scheduled"))
-    yield Tile(_("retrying"), str(overview.retrying), page_urls.jobs(request, "retrying"))
+        yield Tile(_("paused"), str(overview.paused), jobs_url(request, "paused"))
+    yield Tile(_("scheduled"), str(overview.scheduled), jobs_url(request, "scheduled"))
+    yield Tile(_("retrying"), str(overview.retrying), jobs_url(request, "retrying"))
     if overview.suspended.value:
         yield Tile(_("suspended"), str(overview.suspended), note=_("scheduled or retrying"))
     if overview.waiting.value:
         note = _("for other jobs")
-        yield Tile(_("waiting"), str(overview.waiting), page_urls.jobs(request, "waiting"), note)
-    yield Tile(_("running"), str(overview.running), page_urls.jobs(request, "running"))
+        yield Tile(_("waiting"), str(overview.waiting), jobs_url(request, "waiting"), note)
+    yield Tile(_("running"), str(overview.running), jobs_url(request, "running"))
     if overview.lost.value:
-        yield Tile(_("lost"), str(overview.lost), page_urls.jobs(request, "lost"), is_bad=True)
+        yield Tile(_("lost"), str(overview.lost), jobs_url(request, "lost"), is_bad=True)
     dead = overview.dead_24h
-    yield Tile(_("dead in 24 h"), str(dead), page_urls.jobs(request, "dead", since="day"), is_bad=dead.value > 0)
+    yield Tile(_("dead in 24 h"), str(dead), jobs_url(request, "dead", since="day"), is_bad=dead.value > 0)
     out = "–" if overview.finished_per_minute is None else number_text(overview.finished_per_minute)
     enqueued = _("%(count)s enqueued") % {"count": number_text(overview.enqueued_per_minute)}
     yield Tile(_("finished per min"), out, note=enqueued)
-    workers = page_urls.url(request, "worker_changelist")
+    workers = allowed_url(request, "worker_changelist")
     yield Tile(_("workers"), f"{overview.workers:,}", workers, is_bad=not overview.workers and overview.due.value > 0)
     yield Tile(_("slots busy"), f"{overview.slots_busy:,} / {overview.slots_total:,}", workers)
 
 
-def _is_new(overview: stats.Overview, rows: Sequence[QueueRow]) -> bool:
+def _is_new(overview: stats.Overview, rows: Sequence[dict[str, Any]]) -> bool:
     """Return whether nothing has happened yet: no queue has a job, a pause or a worker."""
-    has_jobs = any(cell.jobs.value for row in rows for cell in row.cells)
-    return not overview.workers and not has_jobs and not any(row.pause for row in rows)
+    has_jobs = any(cell["jobs"].value for row in rows for cell in row["cells"])
+    return not overview.workers and not has_jobs and not any(row["pause"] for row in rows)
 
 
-def _incidents(request: HttpRequest, failures: Sequence[stats.FailureCount]) -> list[IncidentRow]:
+def _incidents(request: HttpRequest, failures: Sequence[stats.FailureCount]) -> list[dict[str, str]]:
+    """Return the failed attempts by task and exception class."""
     return [
-        IncidentRow(
-            breakable(shortened(each.task_name)),
-            breakable(shortened(each.exception_class)) if each.exception_class else _("lost with its worker"),
-            f"{each.retried + each.dead:,}",
-            f"{each.dead:,}",
-            _incident(request, each),
-        )
+        {
+            "task": breakable(shortened(each.task_name)),
+            "exception": breakable(shortened(each.exception_class))
+            if each.exception_class
+            else _("lost with its worker"),
+            "failed": f"{each.retried + each.dead:,}",
+            "dead": f"{each.dead:,}",
+            "url": _incident(request, each),
+        }
         for each in failures[:INCIDENTS_LIMIT]
     ]
 
@@ -218,21 +182,22 @@ def _incidents(request: HttpRequest, failures: Sequence[stats.FailureCount]) -> 
 def _incident(request: HttpRequest, failure: stats.FailureCount) -> str:
     """Return the URL of the incident of these failures, or of the task's jobs if none of them is dead."""
     if not failure.dead:
-        return page_urls.url(request, "job_changelist", task=failure.task_name)
+        return allowed_url(request, "job_changelist", task=failure.task_name)
     since = "week" if activity.chosen_span(request).name == "week" else "day"
     error = failure.exception_class or NO_CLASS
-    return page_urls.url(request, "incidents", task=failure.task_name, error=error, since=since)
+    return allowed_url(request, "incidents", task=failure.task_name, error=error, since=since)
 
 
-def _failing(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[SlowTask]:
+def _failing(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[dict[str, str]]:
+    """Return the tasks with most failures: each with its figure, and a note about it."""
     failing = sorted((task for task in tasks if task.counts.failed), key=lambda task: -task.counts.failed)
     return [
-        SlowTask(
-            breakable(shortened(task.name)),
-            f"{task.counts.failed:,}",
-            _("%(share)s of the attempts") % {"share": _percent(task.counts)},
-            _dead_letters(request, task.name),
-        )
+        {
+            "task": breakable(shortened(task.name)),
+            "figure": f"{task.counts.failed:,}",
+            "note": _("%(share)s of the attempts") % {"share": _percent(task.counts)},
+            "url": allowed_url(request, "deadjob_changelist", task=task.name, since="day"),
+        }
         for task in failing[:TASKS_LIMIT]
     ]
 
@@ -242,21 +207,17 @@ def _percent(counts: stats.AttemptCounts) -> str:
     return "< 1 %" if share < 1 else f"{share:.0f} %"
 
 
-def _slowest(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[SlowTask]:
+def _slowest(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[dict[str, str]]:
     timed = [(task.run.p95, task) for task in tasks if task.run.p95 is not None]
     return [
-        SlowTask(
-            breakable(shortened(task.name)),
-            seconds_text(p95),
-            _("%(count)s attempts") % {"count": f"{task.run.count:,}"},
-            page_urls.url(request, "job_changelist", task=task.name),
-        )
+        {
+            "task": breakable(shortened(task.name)),
+            "figure": seconds_text(p95),
+            "note": _("%(count)s attempts") % {"count": f"{task.run.count:,}"},
+            "url": allowed_url(request, "job_changelist", task=task.name),
+        }
         for p95, task in sorted(timed, key=lambda each: -each[0])[:TASKS_LIMIT]
     ]
-
-
-def _dead_letters(request: HttpRequest, task_name: str) -> str:
-    return page_urls.url(request, "deadjob_changelist", task=task_name, since="day")
 
 
 OVERVIEW: Final = ConsolePage("overview", gettext_lazy("Overview"), _context, document=stats.overview)

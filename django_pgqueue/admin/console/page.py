@@ -1,4 +1,4 @@
-"""A page of the console: its permission, its URLs, its template, and what all pages have in common.
+"""A page of the console: its URLs, its template, and what all pages have in common.
 
 A page is a value; its `context` function reads what the template shows. Pages only read. An act is posted to a view of
 its own, or to the list of a model.
@@ -7,29 +7,42 @@ its own, or to the list of a model.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, NamedTuple
 
-from django.core.exceptions import PermissionDenied
+from django.contrib.admin import AdminSite
+from django.contrib.auth.decorators import permission_required
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import Error, connections, transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern, path
 from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_safe
 
+from django_pgqueue.acts import VIEW_JOB
 from django_pgqueue.admin import databases
 from django_pgqueue.admin.formatting import shortened
 from django_pgqueue.admin.navigation import rendered
+from django_pgqueue.doctor import Level
 from django_pgqueue.stats.unread import unreadable
-
-if TYPE_CHECKING:
-    from django_pgqueue.admin.readonly import ReadOnlyAdmin
 
 logger = logging.getLogger("django_pgqueue.admin")
 
-READING: Final = ("GET", "HEAD")
+
+class Banner(NamedTuple):
+    """A warning: its level, a sentence, and what to do about it.
+
+    Only checks of the doctor that take a few milliseconds run here, because the page may be refreshed every two
+    seconds.
+    """
+
+    level: Level
+    text: Promise | str
+    fix: Promise | str = ""
 
 
 @dataclass(frozen=True)
@@ -44,39 +57,36 @@ class ConsolePage:
     title: Promise | str
     context: Callable[[HttpRequest, str], dict[str, Any]]
     document: Callable[[str], Any] | None = None
-    permission: str = "pgqueue.view_job"
     place: str = ""
     """The link that the navigation marks as current, if the navigation does not link this page."""
 
 
-def console_urls(jobs: ReadOnlyAdmin, pages: Sequence[ConsolePage]) -> list[URLPattern]:
+def unread_banners(figures: Mapping[str, str]) -> list[Banner]:
+    """Return a warning for each figure that could not be read."""
+    text = _("The figure “%(name)s” cannot be read because of a value in a row: %(reason)s")
+    return [
+        Banner(Level.ERROR, text % {"name": name, "reason": shortened(reason, 200)}) for name, reason in figures.items()
+    ]
+
+
+def console_urls(site: AdminSite, pages: Sequence[ConsolePage]) -> list[URLPattern]:
     """Return the URLs of the pages, below that of the list of jobs."""
-    return [url for page in pages for url in _urls(jobs, page)]
+    return [url for page in pages for url in _urls(site, page)]
 
 
-def _urls(jobs: ReadOnlyAdmin, page: ConsolePage) -> Iterator[URLPattern]:
-    def view(request: HttpRequest) -> HttpResponse:
-        return _checked(request, page) or _html(jobs, request, page)
-
-    yield path(f"{page.name}/", jobs.admin_site.admin_view(view), name=f"pgqueue_{page.name}")
-    if (document := page.document) is not None:
-
-        def document_view(request: HttpRequest) -> HttpResponse:
-            return _checked(request, page) or _json(document(databases.chosen(request)))
-
-        yield path(f"{page.name}.json", jobs.admin_site.admin_view(document_view), name=f"pgqueue_{page.name}_json")
+def _urls(site: AdminSite, page: ConsolePage) -> Iterator[URLPattern]:
+    yield path(f"{page.name}/", _view(site, partial(_html, site=site, page=page)), name=f"pgqueue_{page.name}")
+    if page.document is not None:
+        view = _view(site, partial(_json, document=page.document))
+        yield path(f"{page.name}.json", view, name=f"pgqueue_{page.name}_json")
 
 
-def _checked(request: HttpRequest, page: ConsolePage) -> HttpResponse | None:
-    if request.method not in READING:
-        return HttpResponseNotAllowed(READING)
-    if not request.user.has_perm(page.permission):
-        raise PermissionDenied
-    return None
+def _view(site: AdminSite, view: Callable[[HttpRequest], HttpResponse]) -> Any:
+    return site.admin_view(require_safe(permission_required(VIEW_JOB, raise_exception=True)(view)))
 
 
-def _html(jobs: ReadOnlyAdmin, request: HttpRequest, page: ConsolePage) -> HttpResponse:
-    request.current_app = jobs.admin_site.name
+def _html(request: HttpRequest, site: AdminSite, page: ConsolePage) -> HttpResponse:
+    request.current_app = site.name
     place, template = page.place or page.name, f"console/{page.name}.html"
     alias = databases.chosen(request)
     try:
@@ -88,7 +98,7 @@ def _html(jobs: ReadOnlyAdmin, request: HttpRequest, page: ConsolePage) -> HttpR
             transaction.set_rollback(True, using=alias)  # the failed statement has ended the transaction of the request
         logger.exception("the page %r of the database %r could not be read", page.name, alias)
         template, context = "console/unread.html", {"reason": shortened(reason, 200)}
-    return rendered(request, jobs.admin_site, template, page.title, context, place=place)
+    return rendered(request, site, template, page.title, context, place=place)
 
 
 class _Encoder(DjangoJSONEncoder):
@@ -100,5 +110,5 @@ class _Encoder(DjangoJSONEncoder):
         return asdict(o) if is_dataclass(o) and not isinstance(o, type) else super().default(o)
 
 
-def _json(found: Any) -> HttpResponse:
-    return JsonResponse(asdict(found) if is_dataclass(found) and not isinstance(found, type) else found, _Encoder)
+def _json(request: HttpRequest, document: Callable[[str], Any]) -> HttpResponse:
+    return JsonResponse(document(databases.chosen(request)), _Encoder, safe=False)

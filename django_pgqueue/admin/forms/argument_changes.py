@@ -7,17 +7,16 @@ are arguments.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from django.contrib.admin import AdminSite
 from django.db.models import Exists, OuterRef
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from django_pgqueue.acts import EDIT_AND_RETRY
-from django_pgqueue.admin import databases, private
+from django_pgqueue.admin import private
 from django_pgqueue.admin.formatting import moment, visible
+from django_pgqueue.admin.links import page_url
 from django_pgqueue.models import AuditedJob, Job
 
 IS_EDITED: Final = Exists(AuditedJob.objects.filter(job_id=OuterRef("pk"), entry__action=EDIT_AND_RETRY.name))
@@ -26,44 +25,27 @@ SHOWN: Final = 10
 """Latest acts that the page of a job shows."""
 
 
-class ArgumentChange(NamedTuple):
-    """One argument, with its values before and after as JSON text."""
-
-    name: str
-    before: str
-    after: str
-
-
-class OtherJob(NamedTuple):
-    """A link to the other job of one *Edit and retry*."""
-
-    label: str
-    job_id: int
-    url: str
-
-
-class RelatedJob(NamedTuple):
-    """The other job of one *Edit and retry*."""
-
-    label: str
-    job_id: int
-    url: str
-    when: Any
-    done_by: str
-    changes: list[ArgumentChange]
-    note: str
-
-
-def related_jobs(request: HttpRequest, job: Job, site: AdminSite) -> list[RelatedJob]:
+def related_jobs(request: HttpRequest, job: Job) -> list[dict[str, Any]]:
     """Return the jobs that were made from a job, and the one that it was made from, latest first."""
     if not vars(job).get("is_edited"):
         return []
     rows = AuditedJob.objects.using(str(job._state.db)).filter(job_id=job.pk, entry__action=EDIT_AND_RETRY.name)
     found = rows.select_related("entry").order_by("-entry_id")[:SHOWN]
-    return [each for row in found if (each := _related(request, job, row, site)) is not None]
+    is_visible = private.is_visible(job)
+    return [
+        {
+            **other,
+            "when": moment(row.entry.began_at),
+            "done_by": visible(row.entry.done_by),
+            "changes": shown_changes(row.detail) if is_visible else [],
+            "note": "" if is_visible else str(private.NO_PERMISSION),
+        }
+        for row in found
+        if (other := other_job(request, row.detail)) is not None
+    ]
 
 
-def other_job(request: HttpRequest, detail: Any, current_app: str | None) -> OtherJob | None:
+def other_job(request: HttpRequest, detail: Any) -> dict[str, Any] | None:
     """Return the other job of an *Edit and retry* from the stored detail. None for other acts, and after an erasure."""
     stored = detail if isinstance(detail, Mapping) else {}
     label, key = (_("Retried with other arguments as"), "retried_as")
@@ -72,26 +54,14 @@ def other_job(request: HttpRequest, detail: Any, current_app: str | None) -> Oth
     job_id = stored.get(key)
     if not isinstance(job_id, int):
         return None
-    url = reverse("admin:pgqueue_job_change", args=[job_id], current_app=current_app)
-    return OtherJob(label, job_id, databases.link(request, url))
+    return {"label": label, "job_id": job_id, "url": page_url(request, "job_change", job_id)}
 
 
-def _related(request: HttpRequest, job: Job, row: AuditedJob, site: AdminSite) -> RelatedJob | None:
-    other = other_job(request, row.detail, site.name)
-    if other is None:
-        return None
-    is_visible = private.is_visible(job)
-    return RelatedJob(
-        *other,
-        moment(row.entry.began_at),
-        visible(row.entry.done_by),
-        shown_changes(row.detail) if is_visible else [],
-        "" if is_visible else str(private.NO_PERMISSION),
-    )
+def shown_changes(detail: Any) -> list[dict[str, str]]:
+    """Return the differences that an audit entry has stored, with the values before and after as JSON text.
 
-
-def shown_changes(detail: Any) -> list[ArgumentChange]:
-    """Return the differences that an audit entry has stored. Only a user who may view arguments may see them."""
+    Only a user who may view arguments may see them.
+    """
     changes = detail.get("changes") if isinstance(detail, Mapping) else None
     if not isinstance(changes, Mapping):
         return []
@@ -101,5 +71,5 @@ def shown_changes(detail: Any) -> list[ArgumentChange]:
             before, after = (_("not passed") if each is None else visible(str(each)) for each in pair)
         else:
             before = after = _("not recorded, because the project encodes arguments")
-        found.append(ArgumentChange(visible(name), before, after))
+        found.append({"name": visible(name), "before": before, "after": after})
     return found

@@ -16,6 +16,7 @@ from typing import Any, Final
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.arguments.converter import PLAIN, UNREADABLE, Converter, Mismatch, PlainConverter
 from django_pgqueue.arguments.rows import LoadedRows, RowConverter, RowMissing
@@ -38,6 +39,9 @@ Check = Callable[[Any], None]
 
 class ArgumentField(forms.CharField):
     """The field of one argument. Subclasses say how a value is shown and read."""
+
+    help = ""
+    invalid = gettext_lazy("Invalid JSON. Check brackets, quotes and commas. Put text in double quotes.")
 
     def __init__(self, *, stored: Any, check: Check, keeps_unfit: bool, **options: Any) -> None:
         """Create the field.
@@ -62,9 +66,7 @@ class ArgumentField(forms.CharField):
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
-            raise ValidationError(
-                _("Invalid JSON. Check brackets, quotes and commas. Put text in double quotes.")
-            ) from None
+            raise ValidationError(self.invalid) from None
 
     def clean(self, value: Any) -> Any:
         """Return the value to store, or `NOT_PASSED`."""
@@ -109,14 +111,10 @@ class JsonField(ArgumentField):
 class NumberField(ArgumentField):
     """An `int` or a `float`."""
 
+    invalid = gettext_lazy("Enter a number.")
+
     def __init__(self, **options: Any) -> None:
         super().__init__(widget=forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"}), **options)
-
-    def read(self, text: str) -> Any:
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            raise ValidationError(_("Enter a number.")) from None
 
 
 class TextField(ArgumentField):

@@ -26,6 +26,7 @@ from django_pgqueue.encoding.serialization import plain_arguments
 from django_pgqueue.enqueue.new_job import check_fit
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.tasks.definition import TaskDefinition
+from django_pgqueue.tasks.redaction import BY_POSITION
 
 from .argument_fields import (
     NOT_PASSED,
@@ -51,6 +52,10 @@ HINTS: Final = {
 }
 
 
+NO_PLAN: Final = new_plan(lambda: None, 0)
+"""The plan of a task whose annotations cannot be used: it has no converters."""
+
+
 class ArgumentForm(DatabaseForm):
     """The arguments of a call of `task`. A valid form has the call, as a job stores it, in `cleaned_call`."""
 
@@ -59,9 +64,7 @@ class ArgumentForm(DatabaseForm):
         self.task = task
         self.stored = CallValues() if stored is None else values_of(task, stored)
         self.cleaned_call = StoredArguments((), {})
-        others, self.fields = self.fields, {}
-        self.fields |= _FormFields(task, self.stored, self.database).all()
-        self.fields |= others
+        self.fields = {**self._argument_fields(_plan_of(task)), **self.fields}
 
     def clean(self) -> dict[str, Any]:
         """Check the call as a whole: its form, and its size."""
@@ -80,74 +83,58 @@ class ArgumentForm(DatabaseForm):
                 self.add_error(None, visible(str(error)))
         return given
 
-
-class _FormFields:
-    """Makes the fields of a task's parameters."""
-
-    def __init__(self, task: TaskDefinition, stored: CallValues, database: str) -> None:
-        self.task = task
-        self.stored = stored
-        self.database = database
-        self.plan = _plan_of(task)
-        plan = task.plan if self.plan is not None else None
-        self.keeps_unfit = plan is None or not plan.converts_arguments
-
-    def all(self) -> dict[str, ArgumentField]:
+    def _argument_fields(self, plan: CallPlan) -> dict[str, ArgumentField]:
         """Return the fields by name, in the order of the parameters."""
-        places = iter(self.plan.positional if self.plan else ())
+        places = iter(plan.positional)
         fields = {}
         for parameter in parameters_of(self.task):
-            converter = next(places, (None, None))[1] if parameter.kind in BY_PLACE else self._named(parameter.name)
-            fields[f"{PREFIX}{parameter.name}"] = self._field(parameter, converter)
+            named = plan.named.get(parameter.name)
+            converter = next(places, (None, None))[1] if parameter.kind in BY_POSITION else named
+            fields[f"{PREFIX}{parameter.name}"] = self._field(parameter, converter, plan)
         return fields
 
-    def _named(self, name: str) -> Converter | None:
-        return self.plan.named.get(name) if self.plan else None
-
-    def _field(self, parameter: Parameter, converter: Converter | None) -> ArgumentField:
+    def _field(self, parameter: Parameter, converter: Converter | None, plan: CallPlan) -> ArgumentField:
         is_sensitive = parameter.name in self.task.sensitive
+        checked_by = None if plan is NO_PLAN else self.task.plan
         options: dict[str, Any] = {
             "stored": self.stored.by_name.get(parameter.name, NOT_PASSED),
-            "keeps_unfit": self.keeps_unfit,
+            "keeps_unfit": checked_by is None or not checked_by.converts_arguments,
             "label": label_of(parameter),
             "required": parameter.default is Parameter.empty and parameter.kind not in MORE,
         }
+        kind = without_none(converter) if parameter.default is None else converter
         if parameter.kind in MORE:
-            field: ArgumentField = JsonField(check=self._check_of_more(parameter.kind), **options)
+            field: ArgumentField = JsonField(check=_check_of_more(parameter.kind, plan, self.database), **options)
         else:
-            field = field_for(parameter, converter, check=check_of(converter, self.database), **options)
-        field.help_text = _help(parameter, field, converter, is_sensitive=is_sensitive)
+            field = field_for(kind, check=check_of(converter, self.database), **options)
+        field.help_text = _help(parameter, field, kind, is_sensitive=is_sensitive)
         if is_sensitive:
             field.widget = forms.PasswordInput(attrs={"autocomplete": "new-password"})
         return field
 
-    def _check_of_more(self, kind: Any) -> Check:
-        """Return the check of the list for `*args`, or of the object for `**kwargs`."""
-
-        def check(stored: Any) -> None:
-            if not isinstance(stored, list if kind is Parameter.VAR_POSITIONAL else dict):
-                wanted = "a JSON list" if kind is Parameter.VAR_POSITIONAL else "a JSON object"
-                raise Mismatch(f"must be {wanted}")
-            plan = self.plan
-            if plan is None:
-                return
-            if isinstance(stored, list):
-                for index, item in enumerate(stored):
-                    _check_item(plan.more_positional, item, f"[{index}]", self.database)
-                return
-            for name, item in stored.items():
-                _check_item(plan.named.get(name, plan.more_named), item, f".{name}", self.database)
-
-        return check
-
 
 MORE: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-BY_PLACE: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def field_for(parameter: Parameter, converter: Converter | None, **options: Any) -> ArgumentField:
+def _check_of_more(kind: Any, plan: CallPlan, database: str) -> Check:
+    """Return the check of the list for `*args`, or of the object for `**kwargs`."""
+
+    def check(stored: Any) -> None:
+        if not isinstance(stored, list if kind is Parameter.VAR_POSITIONAL else dict):
+            wanted = "a JSON list" if kind is Parameter.VAR_POSITIONAL else "a JSON object"
+            raise Mismatch(f"must be {wanted}")
+        if isinstance(stored, list):
+            for index, item in enumerate(stored):
+                _check_item(plan.more_positional, item, f"[{index}]", database)
+            return
+        for name, item in stored.items():
+            _check_item(plan.named.get(name, plan.more_named), item, f".{name}", database)
+
+    return check
+
+
+def field_for(kind: Converter | None, **options: Any) -> ArgumentField:
     """Return the field for the values of an annotation."""
-    kind = without_none(converter) if parameter.default is None else converter
     if isinstance(kind, EnumConverter):
         members = {json.dumps(kind.encode(each)): _name_of(each, kind.encode(each)) for each in kind.enum_class}
         return ChoiceField(choices=members, **options)
@@ -174,10 +161,9 @@ def label_of(parameter: Parameter) -> str:
     return visible(f"{stars}{parameter.name}: {text}")
 
 
-def _help(parameter: Parameter, field: ArgumentField, converter: Converter | None, *, is_sensitive: bool) -> str:
+def _help(parameter: Parameter, field: ArgumentField, kind: Converter | None, *, is_sensitive: bool) -> str:
     """Return how to write a value, and what an empty field means."""
-    kind = without_none(converter) if parameter.default is None else converter
-    parts = [getattr(field, "help", "") or HINTS.get(kind.expected if kind else "", "")]
+    parts = [field.help or HINTS.get(kind.expected if kind else "", "")]
     if isinstance(kind, RowConverter):
         parts = [_("Primary key of %s.") % kind.model._meta.label]
     if parameter.kind in MORE:
@@ -205,14 +191,14 @@ def _check_item(converter: Converter | None, item: Any, step: str, database: str
         raise error.within(step) from None
 
 
-def _plan_of(task: TaskDefinition) -> CallPlan | None:
-    """Return the converters of a task's parameters, or None if its annotations cannot be used.
+def _plan_of(task: TaskDefinition) -> CallPlan:
+    """Return the converters of a task's parameters, or none if its annotations cannot be used.
 
     The values of tasks of another framework stay plain JSON, so their annotations do not describe what is stored.
     """
     if task.adapter is not None:
-        return None
+        return NO_PLAN
     try:
         return new_plan(task.func, int(task.takes_context))
     except InvalidTask:
-        return None
+        return NO_PLAN

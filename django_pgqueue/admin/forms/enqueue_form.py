@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.contrib.admin.models import ADDITION
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
@@ -23,7 +21,7 @@ from django_pgqueue.acts import ENQUEUE
 from django_pgqueue.admin import databases, private
 from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.formatting import shortened, visible
-from django_pgqueue.admin.links import address_for, redirect_to
+from django_pgqueue.admin.links import address_for, page_url, redirect_to
 from django_pgqueue.db.fields import aware
 from django_pgqueue.db.queue_databases import queue_aliases
 from django_pgqueue.enqueue.new_job import alias_of
@@ -32,18 +30,15 @@ from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 
 from .argument_form import ArgumentForm
-from .form_page import PlaceForm, form_page
-from .new_jobs import NotEnqueued, announced, begin_once, decoded, read_token, refusals, sent_before, token_field
+from .form_page import PlaceForm, form_page, time_field
+from .new_jobs import NotEnqueued, decoded, finish, read_token, refusals, sent_before, token_field
 
 
 class EnqueueForm(ArgumentForm, PlaceForm):
     """The arguments of a call, and where and when its job runs."""
 
-    run_after = forms.DateTimeField(
-        label=gettext_lazy("Run after"),
-        required=False,
-        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
-        help_text=gettext_lazy("In the time zone of the admin. If it is empty, the job is due now."),
+    run_after = time_field(
+        gettext_lazy("Run after"), gettext_lazy("In the time zone of the admin. If it is empty, the job is due now.")
     )
 
     def __init__(self, *args: Any, task: Task[..., Any], **options: Any) -> None:
@@ -57,11 +52,6 @@ class EnqueueForm(ArgumentForm, PlaceForm):
         if given["run_after"] is not None:
             given["run_after"] = aware(given["run_after"])
         return {name: value for name, value in given.items() if value is not None}
-
-
-def url(site: AdminSite, task_name: str) -> str:
-    """Return the URL of the form for a registered task."""
-    return reverse("admin:pgqueue_enqueue", args=[task_name], current_app=site.name)
 
 
 @sensitive_post_parameters()
@@ -84,7 +74,8 @@ def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpR
     form = EnqueueForm(request.POST or None, task=task, database=alias)
     if form.is_bound and form.is_valid():
         try:
-            return HttpResponseRedirect(_link(request, site, alias, _enqueue(request, task, form, alias)))
+            job_url = address_for(request, "job_change", _enqueue(request, task, form, alias))
+            return HttpResponseRedirect(databases.link_to(alias, job_url))
         except NotEnqueued as error:
             form.add_error(None, str(error))
     return form_page(
@@ -93,7 +84,7 @@ def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpR
         form,
         title=_("Enqueue %(task)s") % {"task": visible(task.name)},
         submit=_("Enqueue"),
-        back=address_for(request, "job_changelist"),
+        back=page_url(request, "job_changelist"),
         notes=[_("The job is added to the database %s.") % alias] if len(queue_aliases()) > 1 else [],
         hidden=token_field(request),
     )
@@ -104,11 +95,6 @@ def _database(request: HttpRequest, task: Task[..., Any]) -> str:
     of_task = task.fixed_database or (None if task.adapter is None else task.adapter.database)
     named = databases.PARAMETER in request.GET
     return databases.chosen(request) if named or of_task is None else of_task
-
-
-def _link(request: HttpRequest, site: AdminSite, alias: str, job_id: int) -> str:
-    page = reverse("admin:pgqueue_job_change", args=[job_id], current_app=site.name)
-    return page if alias == queue_aliases()[0] else f"{page}?{databases.PARAMETER}={alias}"
 
 
 def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alias: str) -> int:
@@ -122,7 +108,8 @@ def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alia
     connection = connections[alias]
     with refusals(), transaction.atomic(using=alias):
         chosen = {"task": task.name, **({"queue": options["queue_name"]} if "queue_name" in options else {})}
-        audit_id = begin_once(connection, token, ENQUEUE.name, chosen, by=request.user.get_username())
+        by = request.user.get_username()
+        audit_id = audit.begin_audit_once(connection, token, ENQUEUE.name, chosen, done_by=by)
         if audit_id is None:
             return sent_before(request, connection, token)
         if task.adapter is not None and "queue_name" in options:
@@ -132,11 +119,7 @@ def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alia
         if callable(task.database) and (of_call := alias_of(task, args, kwargs)) != alias:
             raise NotEnqueued(_("No job was added: these arguments belong to the database %s. Choose it.") % of_call)
         job = configured.insert(args, kwargs)
-        if job.is_duplicate:
-            raise NotEnqueued(_("No job was added: job #%s has the unique key.") % job.pk)
-        audit.record_audit(connection, audit_id, [job.pk])
-        audit.end_audit(connection, audit_id)
-        announced(configured, job)
+        finish(connection, audit_id, configured, job)
         log_change(request, job, _("Enqueued."), ADDITION)
     messages.success(request, _("Job #%s is enqueued.") % job.pk)
     return int(job.pk)

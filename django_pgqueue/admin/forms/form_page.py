@@ -1,10 +1,11 @@
 """A page with one form, for an operation that needs values from the operator, and the fields of a queue and a priority.
 
-`move_and_delete`, `edit_and_retry` and `enqueue_form` use it. It works without JavaScript.
+`job.actions`, `edit_and_retry` and `enqueue_form` use it. It works without JavaScript.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django import forms
@@ -17,8 +18,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import queues, stats
-from django_pgqueue.admin import databases
 from django_pgqueue.admin.navigation import rendered
+from django_pgqueue.db.fields import aware
 from django_pgqueue.options.task_options import OPTIONS
 from django_pgqueue.options.validation import unknown_queue
 from django_pgqueue.tasks import registry
@@ -30,6 +31,20 @@ class DatabaseForm(forms.Form):
     def __init__(self, *args: Any, database: str, **options: Any) -> None:
         super().__init__(*args, **options)
         self.database = database
+
+
+def time_field(label: Any, help_text: Any) -> forms.DateTimeField:
+    """Return the field of an optional time, in the time zone of the admin."""
+    widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
+    return forms.DateTimeField(label=label, required=False, widget=widget, help_text=help_text)
+
+
+def in_future(given: datetime | None) -> datetime | None:
+    """Return the time of an optional field with its time zone. Raise `ValidationError` if it is in the past."""
+    at = None if given is None else aware(given)
+    if at is not None and at <= datetime.now(UTC):
+        raise ValidationError(_("This time is in the past. Choose a later one, or leave it empty."))
+    return at
 
 
 class Datalist(forms.TextInput):
@@ -63,12 +78,12 @@ def form_page(
 ) -> TemplateResponse:
     """Return the page. `notes` are sentences above the form, `hidden` more inputs, `back` the URL of *Cancel*.
 
-    If `back` has parameters, it names the database itself. `place` is the link that the navigation marks as current.
+    `place` is the link that the navigation marks as current.
     """
     context = {
         "form": form,
         "submit": submit,
-        "back": back if "?" in back else databases.link(request, back),
+        "back": back,
         "notes": [note for note in notes if note],
         "hidden": hidden,
         "is_dangerous": is_dangerous,
@@ -79,7 +94,7 @@ def form_page(
 class PlaceForm(DatabaseForm):
     """A queue and a priority. An empty field leaves the value of the job, or that of the task, as it is.
 
-    `move_and_delete` and `enqueue_form` use it.
+    `job.actions` and `enqueue_form` use it.
     """
 
     queue_name = forms.CharField(label=_("Queue"), required=False, max_length=100, widget=Datalist)

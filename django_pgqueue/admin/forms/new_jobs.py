@@ -1,4 +1,4 @@
-"""The parts that the forms which make a job have in common: read the call, send a form once, and announce the job.
+"""The parts that the forms which make a job have in common: read the call, send a form once, record the job.
 
 `edit_and_retry` and `enqueue_form` use it, and `console.bulk_preview` the token of a form.
 """
@@ -13,12 +13,12 @@ from uuid import UUID, uuid4
 from django.contrib import messages
 from django.core.exceptions import ObjectDoesNotExist
 from django.http import HttpRequest
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin.call_values import StoredArguments
 from django_pgqueue.admin.formatting import visible
+from django_pgqueue.admin.shown import hidden_input
 from django_pgqueue.exceptions import Cancel, Dead, DuplicateJob, InvalidTask
 from django_pgqueue.lifecycle import audit
 from django_pgqueue.models import AuditEntry, Job
@@ -50,8 +50,15 @@ def decoded(task: Task[..., Any], call: StoredArguments, alias: str) -> tuple[An
     return (call.args, call.kwargs) if plan is None else decode(task, plan, call.args, call.kwargs, alias)
 
 
-def announced(task: Task[..., Any], job: Job) -> None:
-    """Wake the workers after the commit and send the signals, as `enqueue()` does."""
+def finish(connection: Any, audit_id: int, task: Task[..., Any], job: Job, details: Any = None) -> None:
+    """Write a new job into the audit, wake the workers after the commit and send the signals, as `enqueue()` does.
+
+    Raise `NotEnqueued` if another job has its unique key. `details` are by job, also of others than the new one.
+    """
+    if job.is_duplicate:
+        raise NotEnqueued(_("No job was added: job #%s has the unique key.") % job.pk)
+    audit.record_audit(connection, audit_id, list(details or [job.pk]), details=details)
+    audit.end_audit(connection, audit_id)
     task.send_enqueued(job)
     if task.adapter is not None:
         task.adapter.enqueued(job.pk, str(job._state.db), job.queue_name)
@@ -64,7 +71,7 @@ def token_field(request: HttpRequest) -> SafeString:
     act, in the transaction that makes the job. A second request with the token waits for that transaction, and then
     finds the job or the act.
     """
-    return format_html('<input type="hidden" name="{}" value="{}">', FORM_FIELD, read_token(request) or uuid4())
+    return hidden_input(FORM_FIELD, read_token(request) or uuid4())
 
 
 def read_token(request: HttpRequest) -> UUID | None:
@@ -72,11 +79,6 @@ def read_token(request: HttpRequest) -> UUID | None:
     with suppress(ValueError):
         return UUID(request.POST.get(FORM_FIELD, ""))
     return None
-
-
-def begin_once(connection: Any, token: UUID, action: str, chosen: dict[str, Any], *, by: str) -> int | None:
-    """Begin the audit entry of an act; return its id, or None if the form was sent before."""
-    return audit.begin_audit_once(connection, token, action, chosen, done_by=by)
 
 
 def sent_before(request: HttpRequest, connection: Any, token: UUID) -> int:

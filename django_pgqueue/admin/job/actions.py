@@ -1,19 +1,22 @@
-"""Retry, cancel and run jobs from the admin: permissions, messages and the history.
+"""Retry, cancel, run, move and delete jobs from the admin: permissions, questions, messages and the history.
 
 Called by `jobs`, for one job or for a selection. The transitions are those of `lifecycle`. Each one changes a job only
 if the job is still as the page showed it (see `shown`), so a double click or a second operator cannot run a job twice.
-Retrying succeeded jobs needs a confirmation (see `confirmation`).
+Retrying succeeded jobs needs a confirmation (see `confirmation`). Moves and deletions ask on pages of their own, which
+carry what the job's page showed, so the answer applies to that state only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
+from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
+from django.core.exceptions import ValidationError
 from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -25,8 +28,10 @@ from django_pgqueue.acts import JobAct
 from django_pgqueue.acts.job_changes import ActAudit, ActRun
 from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import log_change
-from django_pgqueue.admin.formatting import seen_at
+from django_pgqueue.admin.formatting import seen_at, visible
 from django_pgqueue.admin.forms import confirmation
+from django_pgqueue.admin.forms.form_page import PlaceForm, form_page
+from django_pgqueue.admin.links import page_url
 from django_pgqueue.admin.row_operations import Operation
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.steps import CompensationUnfinished
@@ -52,13 +57,14 @@ class JobOperation(Operation):
     is_dangerous: ClassVar[bool] = False
     """Whether it cannot be undone. The page of a job offers it last, with a quiet button."""
 
-    def fits(self, state: str, run_after: datetime, cancel_requested_at: datetime | None, now: datetime) -> bool:
-        """Return whether it would change a job with these values."""
-        if state not in set(State) or self.act.transition not in TRANSITIONS.get(State(state), {}):
+    def fits(self, job: Any, now: datetime) -> bool:
+        """Return whether it would change a job, of which a few columns are enough."""
+        transition = self.act.transition
+        if job.state not in set(State) or transition not in TRANSITIONS.get(State(job.state), {}):
             return False
-        if self.act.transition is TransitionName.RUN_NOW:
-            return run_after > now
-        return not (self.act.transition is TransitionName.CANCEL and state == State.RUNNING and cancel_requested_at)
+        if transition is TransitionName.RUN_NOW:
+            return bool(job.run_after > now)
+        return not (transition is TransitionName.CANCEL and job.state == State.RUNNING and job.cancel_requested_at)
 
     def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
         """Return a page with a question about one job, or None if the form has answered it."""
@@ -67,6 +73,74 @@ class JobOperation(Operation):
     def as_chosen(self, request: HttpRequest, job: Job) -> JobOperation:
         """Return the operation with the values of the form, after `ask()` has checked them."""
         return self
+
+
+class MoveForm(PlaceForm):
+    """Where to move a job. At least one of the two fields has a value."""
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean()
+        if not self.errors and given.get("queue_name") is None and given.get("priority") is None:
+            raise ValidationError(_("Enter a queue, a priority, or both."))
+        return given
+
+
+@dataclass(frozen=True)
+class MoveOperation(JobOperation):
+    """Moves a ready job. It asks for the queue and the priority."""
+
+    def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
+        form = _move_form(request, job)
+        if form.is_bound and form.is_valid():
+            return None
+        values = {"queue": visible(job.queue_name), "priority": job.priority}
+        note = _("The job is in the queue %(queue)s, with the priority %(priority)s. Its due time stays.") % values
+        return form_page(
+            request,
+            site,
+            form,
+            title=_("Move %(job)s") % {"job": visible(str(job))},
+            submit=_("Move"),
+            back=page_url(request, "job_change", job.pk),
+            notes=[note, _("An empty field changes nothing.")],
+            hidden=shown.hidden(seen),
+        )
+
+    def as_chosen(self, request: HttpRequest, job: Job) -> JobOperation:
+        form = _move_form(request, job)
+        form.is_valid()  # `ask()` has seen that it is
+        queue_name, priority = form.cleaned_data["queue_name"], form.cleaned_data["priority"]
+        texts = [] if queue_name is None else [_("to the queue %s") % queue_name]
+        texts += [] if priority is None else [_("to the priority %s") % priority]
+        options = {"queue_name": queue_name, "priority": priority}
+        return replace(self, text=f"{self.label} {', '.join(texts)}", options=options)
+
+
+@dataclass(frozen=True)
+class DeleteOperation(JobOperation):
+    """Deletes a finished job with its executions. It asks for confirmation."""
+
+    is_dangerous: ClassVar[bool] = True
+
+    def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
+        if confirmation.is_given(request):
+            return None
+        return form_page(
+            request,
+            site,
+            forms.Form(),
+            title=_("Delete %(job)s?") % {"job": visible(str(job))},
+            submit=_("Yes, delete it"),
+            back=page_url(request, "job_change", job.pk),
+            notes=[_("The job is deleted with its attempts, its arguments and its result. This cannot be undone.")],
+            hidden=shown.hidden(seen) + shown.hidden_input(confirmation.FIELD, 1),
+            is_dangerous=True,
+        )
+
+
+def _move_form(request: HttpRequest, job: Job) -> MoveForm:
+    """Return the form, with the posted values unless the button on the job's page was pressed."""
+    return MoveForm(request.POST if "queue_name" in request.POST else None, database=str(job._state.db))
 
 
 RETRY: Final = JobOperation(
@@ -84,17 +158,19 @@ CANCEL: Final = JobOperation(
 RUN_NOW: Final = JobOperation(
     "run", acts.RUN_NOW, ngettext_lazy("%(count)d job is due now.", "%(count)d jobs are due now.", "count")
 )
-OPERATIONS: Final = (RETRY, CANCEL, RUN_NOW)
+MOVE: Final = MoveOperation(
+    "move", acts.MOVE, ngettext_lazy("%(count)d job is moved.", "%(count)d jobs are moved.", "count")
+)
+DELETE: Final = DeleteOperation(
+    "delete", acts.DELETE, ngettext_lazy("%(count)d job is deleted.", "%(count)d jobs are deleted.", "count")
+)
+ON_ONE_JOB: Final = (RETRY, CANCEL, RUN_NOW, MOVE, DELETE)
+"""The operations that the page of a job offers."""
 
 
-def offered(request: HttpRequest, job: Job, operations: Sequence[JobOperation] = OPERATIONS) -> list[JobOperation]:
+def offered(request: HttpRequest, job: Job, operations: Sequence[JobOperation]) -> list[JobOperation]:
     """Return the operations that the user may run on this job in its present state."""
-    now = seen_at(job)
-    return [
-        operation
-        for operation in operations
-        if operation.is_allowed(request) and operation.fits(job.state, job.run_after, job.cancel_requested_at, now)
-    ]
+    return [each for each in operations if each.is_allowed(request) and each.fits(job, seen_at(job))]
 
 
 def act_on_one(request: HttpRequest, operation: JobOperation, job: Job, site: AdminSite) -> HttpResponse | None:
@@ -182,11 +258,7 @@ def _fitting(request: HttpRequest, operation: JobOperation, rows: Sequence[Any])
     That is the state that the page showed.
     """
     on_page = shown.read(request)
-    return {
-        row.pk: on_page[row.pk]
-        for row in rows
-        if row.pk in on_page and operation.fits(row.state, row.run_after, row.cancel_requested_at, row.seen_at)
-    }
+    return {row.pk: on_page[row.pk] for row in rows if row.pk in on_page and operation.fits(row, row.seen_at)}
 
 
 def _act(

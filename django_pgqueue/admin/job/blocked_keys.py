@@ -6,17 +6,16 @@ jobs of a key run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Final
 
 from django.db.models import Q, QuerySet, Window
 from django.db.models.functions import RowNumber
 from django.http import HttpRequest
-from django.utils.safestring import SafeString
 
-from django_pgqueue.admin import databases, shown
+from django_pgqueue.admin import shown
 from django_pgqueue.admin.formatting import moment_ago, shortened
-from django_pgqueue.admin.links import address_for
+from django_pgqueue.admin.links import page_url
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.limits import name_of
 from django_pgqueue.models import Job
@@ -24,8 +23,7 @@ from django_pgqueue.models.job_indexes import IN_ORDER
 from django_pgqueue.states import State
 from django_pgqueue.stats import Count
 
-from .actions import RETRY, JobOperation, offered
-from .move_and_delete import DELETE
+from .actions import DELETE, RETRY, offered
 
 BLOCKS: Final = 2
 """The value of `limit_order` of a job that blocks its key when it is dead."""
@@ -35,20 +33,7 @@ DEAD_SEARCHED: Final = 10_000
 """Latest dead jobs that are searched for those that block a key. It takes about 10 ms."""
 
 
-class Blocker(NamedTuple):
-    """A dead job that blocks its key, as a page shows it."""
-
-    job: Job
-    label: str
-    url: str
-    died: SafeString | str
-    operations: Sequence[JobOperation]
-    """The operations that end the block, as far as the user may run them."""
-    shown: SafeString
-    """The hidden fields of their forms."""
-
-
-def blocker_of(request: HttpRequest, job: Job) -> Blocker | None:
+def blocker_of(request: HttpRequest, job: Job) -> dict[str, Any] | None:
     """Return the dead job that keeps a ready job of an ordered key from starting; None if there is none."""
     if job.state != State.READY or job.limit_order is None:
         return None
@@ -56,7 +41,7 @@ def blocker_of(request: HttpRequest, job: Job) -> Blocker | None:
     return _blocker(request, first) if first is not None and first.state == State.DEAD else None
 
 
-def blockers(request: HttpRequest, alias: str, job_ids: Iterable[int]) -> dict[int, Blocker]:
+def blockers(request: HttpRequest, alias: str, job_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
     """Return those of some jobs that are dead and block their key, by id."""
     jobs = _readable(alias).filter(pk__in=list(job_ids), state=State.DEAD, limit_order=BLOCKS)
     return {job.pk: _blocker(request, job) for job in jobs}
@@ -96,13 +81,14 @@ def _readable(alias: str | None) -> QuerySet[Job]:
     return Job.objects.using(alias).defer("arguments", "headers", "result").annotate(seen_at=statement_time())
 
 
-def _blocker(request: HttpRequest, job: Any) -> Blocker:
-    url = address_for(request, "job_change", job.pk)
-    return Blocker(
-        job,
-        shortened(str(job)),
-        databases.link(request, url) if url else "",
-        moment_ago(job.finished_at, job),
-        offered(request, job, (RETRY, DELETE)) if url else [],
-        shown.fields(job),
-    )
+def _blocker(request: HttpRequest, job: Job) -> dict[str, Any]:
+    """Return a job that blocks its key as a page shows it, with the operations that end the block and are allowed."""
+    url = page_url(request, "job_change", job.pk)
+    return {
+        "job": job,
+        "label": shortened(str(job)),
+        "url": url,
+        "died": moment_ago(job.finished_at, job),
+        "operations": offered(request, job, (RETRY, DELETE)) if url else [],
+        "shown": shown.fields(job),
+    }

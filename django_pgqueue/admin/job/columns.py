@@ -18,15 +18,23 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 
-from django_pgqueue.admin.formatting import ago, breakable, duration, moment, moment_ago, seen_at, shortened, word_badge
+from django_pgqueue.admin.formatting import (
+    breakable,
+    duration,
+    moment,
+    moment_ago,
+    progress_bar,
+    seen_at,
+    shortened,
+    word_badge,
+)
 from django_pgqueue.admin.pause_admin import in_force
 from django_pgqueue.admin.private import is_visible
-from django_pgqueue.admin.progress_bar import bar
 from django_pgqueue.admin.readonly import column
 from django_pgqueue.admin.row_operations import OperationsAdmin
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.steps import is_endless
-from django_pgqueue.job_search import PausedNames, word_of
+from django_pgqueue.job_search import PausedNames, latest, word_of
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.models.operations_link import lease_end
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
@@ -46,10 +54,9 @@ def with_latest_execution(queryset: QuerySet[Any]) -> QuerySet[Any]:
     whole page. `attach_executions()` reads the executions.
     """
     limit_name = Func(OuterRef("limit_key"), Value(":"), Value(1), function="split_part", output_field=CharField())
-    latest = Execution.objects.filter(job_id=OuterRef("pk")).order_by("-job_id", "-id").values("id")[:1]
     jobs: QuerySet[Any] = queryset.defer("arguments", "headers", "result").annotate(
         seen_at=statement_time(),
-        latest_execution_id=Subquery(latest),
+        latest_execution_id=Subquery(latest("id")),
         paused=ArraySubquery(in_force().exclude(kind=Pausable.LIMIT).values(of=Concat("kind", Value(" "), "name"))),
         is_limit_paused=Exists(in_force().filter(kind=Pausable.LIMIT, name__in=[OuterRef("limit_key"), limit_name])),
     )
@@ -61,17 +68,14 @@ def attach_executions(jobs: Iterable[Job]) -> None:
 
     `DISTINCT ON` instead would read all executions: 570 ms for 100 jobs with 10,000 executions.
     """
-    by_id: dict[int, Job] = {}
-    for job in jobs:
-        vars(job)["latest_executions"] = []
-        if (execution_id := vars(job).get("latest_execution_id")) is not None:
-            by_id[execution_id] = job
-    alias = next((job._state.db for job in by_id.values()), None)
+    by_id = {vars(job)["latest_execution_id"]: job for job in jobs}
+    by_id.pop(None, None)
+    if not by_id:
+        return
+    alias = next(iter(by_id.values()))._state.db
     executions = Execution.objects.using(alias).filter(pk__in=list(by_id)).defer("error", "traceback")
-    for execution in (
-        executions.annotate(short_error=Left("error", SHORT_ERROR), lease_end=lease_end()) if by_id else ()
-    ):
-        vars(by_id[execution.pk])["latest_executions"] = [execution]
+    for execution in executions.annotate(short_error=Left("error", SHORT_ERROR), lease_end=lease_end()):
+        vars(by_id[execution.pk])["latest_execution"] = execution
 
 
 def word(job: Job) -> str:
@@ -91,7 +95,7 @@ def pauses_seen(job: Job) -> PausedNames:
 
 def latest_execution(job: Job) -> Execution | None:
     """Return the latest execution of a job. Requires `attach_executions()`."""
-    return next(iter(vars(job).get("latest_executions", ())), None)
+    return vars(job).get("latest_execution")
 
 
 def is_suspended(job: Job) -> bool:
@@ -128,7 +132,7 @@ class JobColumns(OperationsAdmin):
         shown = word_badge(name := word(job))
         if is_paused and name != "paused":
             shown = format_html('{}<div class="pgqueue-last-words">{}</div>', shown, gettext("paused"))
-        done = "" if job.state in FINISHED else bar(job.progress)
+        done = "" if job.state in FINISHED else progress_bar(job.progress)
         return format_html("{}<div>{}</div>", shown, done) if done else shown
 
     @admin.display(description=gettext_lazy("task"))
@@ -148,8 +152,7 @@ class JobColumns(OperationsAdmin):
                 return gettext("for an event")
             waited = seen_at(job) - job.run_after
             is_due = waited >= timedelta()
-            text = duration(waited, brief=True) if is_due else ago(job.run_after, seen_at(job), brief=True)
-            return moment(job.run_after, text)
+            return moment(job.run_after, duration(waited, brief=True)) if is_due else moment_ago(job.run_after, job)
         execution = latest_execution(job)
         if execution is None or execution.started_at is None:
             return ""

@@ -18,7 +18,6 @@ from django.db import connections, transaction
 from django.db.models import TextField
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
 
@@ -32,15 +31,14 @@ from django_pgqueue.admin.forms.argument_form import ArgumentForm
 from django_pgqueue.admin.forms.form_page import form_page
 from django_pgqueue.admin.forms.new_jobs import (
     NotEnqueued,
-    announced,
-    begin_once,
     decoded,
+    finish,
     read_token,
     refusals,
     sent_before,
     token_field,
 )
-from django_pgqueue.admin.links import address_for, redirect_to
+from django_pgqueue.admin.links import page_url, redirect_to
 from django_pgqueue.admin.private import TEXT_LIMIT
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.encoding import codecs
@@ -73,11 +71,11 @@ class EditForm(ArgumentForm):
             self.fields["confirmed"].label = text
 
 
-def button(request: HttpRequest, job: Job, site: AdminSite) -> str:
+def button(request: HttpRequest, job: Job) -> str:
     """Return the URL of the form for the page of a job, or "" if the user or the job's state does not allow it."""
     if job.state not in FINISHED or not EDIT_AND_RETRY.is_allowed(request.user):
         return ""
-    return databases.link(request, reverse("admin:pgqueue_job_edit", args=[job.pk], current_app=site.name))
+    return page_url(request, "job_edit", job.pk)
 
 
 @sensitive_post_parameters()
@@ -103,7 +101,7 @@ def edit_view(request: HttpRequest, object_id: int, site: AdminSite) -> HttpResp
         form,
         title=_("Edit and retry %(job)s") % {"job": visible(str(job))},
         submit=_("Enqueue as a new job"),
-        back=address_for(request, "job_change", object_id),
+        back=page_url(request, "job_change", object_id),
         notes=_notes(job, form),
         hidden=token_field(request) + shown.hidden(_seen(request, job)),
     )
@@ -180,7 +178,8 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: StoredA
     changes = _changes(task, stored, call)
     with refusals(), transaction.atomic(using=connection.alias):
         chosen = {"jobs": [job.pk], "changed": sorted(changes)}
-        audit_id = begin_once(connection, token, EDIT_AND_RETRY.name, chosen, by=request.user.get_username())
+        by = request.user.get_username()
+        audit_id = audit.begin_audit_once(connection, token, EDIT_AND_RETRY.name, chosen, done_by=by)
         if audit_id is None:
             return sent_before(request, connection, token)
         unchanged = Job.objects.using(connection.alias).filter(
@@ -190,15 +189,11 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: StoredA
             raise NotEnqueued(_("Nothing was changed: the job has changed since the page showed it, or it is locked."))
         like = task_like(task, job, decode_headers(vars(job)["headers_text"]), connection.alias)
         new = insert_copy(like, job, *decoded(like, call, connection.alias))
-        if new.is_duplicate:
-            raise NotEnqueued(_("No job was added: job #%s has the unique key.") % new.pk)
         details = {
             job.pk: {"retried_as": new.pk, "changes": changes},
             new.pk: {"made_from": job.pk, "changes": changes},
         }
-        audit.record_audit(connection, audit_id, [job.pk, new.pk], details=details)
-        audit.end_audit(connection, audit_id)
-        announced(like, new)
+        finish(connection, audit_id, like, new, details)
         names = ", ".join(sorted(changes)) or _("none")
         changed = _("Changed arguments: %s.") % names
         log_change(request, job, _("Edited and retried as job #%s.") % new.pk + f" {changed}")

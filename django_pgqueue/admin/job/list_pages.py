@@ -21,14 +21,12 @@ from django_pgqueue.admin import readonly
 from django_pgqueue.admin.formatting import full_date
 from django_pgqueue.admin.list_filters import search_of
 from django_pgqueue.admin.readonly import DatabaseChangeList
-from django_pgqueue.job_search import RUNNING_WORDS, STATE_OF, Filters, Found, condition_of, find
+from django_pgqueue.job_search import Filters, Found, condition_of, find
 from django_pgqueue.models import DeadJob, Job
-from django_pgqueue.states import State
+from django_pgqueue.states import RUNNING_WORDS, STATE_OF, State
 from django_pgqueue.stats.batch_counts import nested_batches
 
 from .columns import attach_executions
-
-NOTHING: Final = Found([], has_more=False, scope="")
 
 
 class FoundPaginator(Paginator):  # type: ignore[type-arg]  # not generic at run time
@@ -67,7 +65,7 @@ class JobChangeList(DatabaseChangeList):
         self.is_by_batch = search is not None and search.batch is not None and ids is None
         self.is_by_limit = search is not None and search.limit is not None and ids is None and not self.word
         if search is None:
-            return NOTHING
+            return Found([], has_more=False, scope="")
         if ids is not None:
             return self._among(search, ids)
         return find(search, readonly.COUNT_LIMIT)

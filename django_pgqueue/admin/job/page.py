@@ -6,10 +6,9 @@ arguments, headers and result are read as text, because Python cannot decode eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -22,27 +21,26 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin import databases, private, shown
+from django_pgqueue.admin import live_stack, private, shown
 from django_pgqueue.admin.formatting import (
     badge,
     breakable,
     dated,
     duration,
     moment,
+    progress_line,
     seen_at,
     situation,
     visible,
     word_badge,
 )
 from django_pgqueue.admin.forms.argument_changes import IS_EDITED, related_jobs
-from django_pgqueue.admin.links import address_for, key_link
+from django_pgqueue.admin.links import allowed_url, key_link, page_url
 from django_pgqueue.admin.navigation import rendered
 from django_pgqueue.admin.pause_admin import pauses_of
 from django_pgqueue.admin.private import TEXT_LIMIT
-from django_pgqueue.admin.progress_bar import progress_bar
 from django_pgqueue.admin.readonly import ReadOnlyAdmin
 from django_pgqueue.admin.search_keys import search_links
-from django_pgqueue.admin.workers import live_stack
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.chunks import is_chunk_key
 from django_pgqueue.declared.steps import is_endless
@@ -53,13 +51,11 @@ from django_pgqueue.stats.graphs.figures import Related, dependencies_of, depend
 from django_pgqueue.tasks import registry
 
 from . import edit_and_retry
-from .actions import offered
+from .actions import ON_ONE_JOB, offered
 from .blocked_keys import BLOCKS, blocked_by, blocker_of
 from .columns import FAILURES, is_suspended
-from .kept_logs import HAS_LOG, read_logs
-from .move_and_delete import ON_ONE_JOB
-from .step_timeline import step_timeline
-from .steps import HAS_STEPS, compensation_note, read_steps, shown_step
+from .kept_logs import HAS_LOG, ShownLine, read_logs
+from .steps import HAS_STEPS, compensation_note, read_steps, shown_step, step_timeline
 from .story import story
 
 ERROR_LIMIT: Final = 2_000
@@ -122,8 +118,8 @@ def job_page(
         "blocker": blocker_of(request, job),
         "blocked": blocked_by(job),
         "back": request.get_full_path(),
-        "edit_url": edit_and_retry.button(request, job, admin.admin_site),
-        "related_jobs": related_jobs(request, job, admin.admin_site),
+        "edit_url": edit_and_retry.button(request, job),
+        "related_jobs": related_jobs(request, job),
         **extra_context,
     }
     return rendered(request, admin.admin_site, "job.html", visible(str(job)), context, opts=admin.opts)
@@ -155,28 +151,25 @@ def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
 def facts(request: HttpRequest, job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
     """Return the facts about a job as pairs of label and value. `pauses` describes the pauses that stop it."""
 
-    def when(at: datetime | None) -> Any:
-        return at and dated(at, seen_at(job))
-
     found = [
         (_("Task"), breakable(job.task_name)),
         (_("Runs as"), _runs_as(job.task_name)),
         (_("Queue"), visible(job.queue_name)),
         (_("Priority"), job.priority),
         (_("Attempt"), _("%(attempt)s of %(most)s") % {"attempt": job.attempt, "most": job.max_attempts}),
-        (_("Progress"), progress_bar(job.progress, seen_at(job), with_message=private.is_visible(job))),
+        (_("Progress"), progress_line(job.progress, seen_at(job), with_message=private.is_visible(job))),
         (_("Crashes"), job.crashes or None),
         (_("Runs"), _("in an isolated process") if job.isolated else None),
-        (_("Enqueued"), when(job.enqueued_at)),
+        (_("Enqueued"), dated(job.enqueued_at, job)),
         (_("Due"), _due(job)),
-        (_("Expires"), when(job.expires_at)),
-        (_("Finished"), when(job.finished_at)),
-        (_("Cancel requested"), when(job.cancel_requested_at)),
-        (_("Task unknown since"), when(job.unknown_since)),
+        (_("Expires"), dated(job.expires_at, job)),
+        (_("Finished"), dated(job.finished_at, job)),
+        (_("Cancel requested"), dated(job.cancel_requested_at, job)),
+        (_("Task unknown since"), dated(job.unknown_since, job)),
         (_("Paused by"), format_html_join("; ", "{}", ((pause,) for pause in pauses))),
         (_("Unique key"), _unique_key(job)),
         (_("Search keys"), search_links(request, job)),
-        (_("Unique until"), when(vars(job)["window_until"])),
+        (_("Unique until"), dated(vars(job)["window_until"], job)),
         *_limited(request, job),
         (_("Weight in the limit"), job.limit_weight),
         (_("Order in the limit"), _order_of(job)),
@@ -190,17 +183,15 @@ def _due(job: Job) -> Any:
     """Return when the job is or was due. None for a job of a workflow that is not delayed."""
     if is_suspended(job) and is_endless(job.run_after, seen_at(job)):
         return _("when its event comes")
-    return dated(job.run_after, seen_at(job)) if job.state != State.WAITING or job.run_after > seen_at(job) else None
+    return dated(job.run_after, job) if job.state != State.WAITING or job.run_after > seen_at(job) else None
 
 
 def _batch(request: HttpRequest, job: Job) -> Any:
     """Return the batch of the job, with a link if the user may see it; None without one."""
     if job.batch_id is None:
         return None
-    found = address_for(request, "jobbatch_change", job.batch_id)
-    if not found or not request.user.has_perm("pgqueue.view_jobbatch"):
-        return f"#{job.batch_id}"
-    return format_html('<a href="{}">#{}</a>', databases.link(request, found), job.batch_id)
+    url = allowed_url(request, "jobbatch_change", job.batch_id)
+    return format_html('<a href="{}">#{}</a>', url, job.batch_id) if url else f"#{job.batch_id}"
 
 
 def _limited(request: HttpRequest, job: Job) -> list[tuple[str, Any]]:
@@ -231,10 +222,8 @@ def _enqueued_by(request: HttpRequest, job: Job) -> Any:
     if run is None:
         return None
     name, at = visible(run.schedule.name), moment(run.tick_at)
-    may_view = request.user.has_perm("pgqueue.view_schedule")
-    if not (found := address_for(request, "schedule_change", run.schedule_id) if may_view else ""):
-        return format_html("{}, {}", name, at)
-    return format_html('<a href="{}">{}</a>, {}', databases.link(request, found), name, at)
+    url = allowed_url(request, "schedule_change", run.schedule_id)
+    return format_html('<a href="{}">{}</a>, {}', url, name, at) if url else format_html("{}, {}", name, at)
 
 
 def _runs_as(task_name: str) -> str | None:
@@ -257,16 +246,10 @@ def read_attempts(job: Job) -> list[dict[str, Any]]:
     with_texts = private.is_visible(job)
     with_log = [execution.pk for execution in found if vars(execution)["has_log"]]
     logs = read_logs(job, with_log) if with_texts else {}
-    return [
-        {
-            **_attempt(execution, workers.get(execution.worker_id), with_texts=with_texts),
-            "log": logs.get(execution.pk, []),
-        }
-        for execution in found
-    ]
+    return [_attempt(each, workers.get(each.worker_id), logs.get(each.pk, []), with_texts=with_texts) for each in found]
 
 
-def _attempt(execution: Execution, worker: Worker | None, *, with_texts: bool) -> dict[str, Any]:
+def _attempt(execution: Execution, worker: Worker | None, log: list[ShownLine], *, with_texts: bool) -> dict[str, Any]:
     """Return one execution, formatted for the template."""
     return {
         "execution": execution,
@@ -281,6 +264,7 @@ def _attempt(execution: Execution, worker: Worker | None, *, with_texts: bool) -
         "exception_class": visible(execution.exception_class),
         "error": visible(_cut(vars(execution)["short_error"])) if with_texts else "",
         "traceback": visible(_cut_to_end(vars(execution)["end"])) if with_texts else "",
+        "log": log,
     }
 
 
@@ -306,17 +290,7 @@ def _span(start: datetime | None, end: datetime | None) -> str:
     return duration(max(end - start, timedelta()))
 
 
-class RelatedRow(NamedTuple):
-    """A dependency or a dependent, as the page shows it."""
-
-    number: str
-    url: str
-    task: SafeString | str
-    badge: SafeString
-    policy: Promise | str
-
-
-def related_of(request: HttpRequest, job: Job) -> list[tuple[Promise | str, list[RelatedRow], bool]]:
+def related_of(request: HttpRequest, job: Job) -> list[tuple[Promise | str, list[dict[str, Any]], bool]]:
     """Return two lists, each with its title and whether there are more. Empty for a job of no workflow."""
     if not job.in_graph:
         return []
@@ -324,19 +298,17 @@ def related_of(request: HttpRequest, job: Job) -> list[tuple[Promise | str, list
         (_("Depends on"), dependencies_of(job.pk, SHOWN + 1, job._state.db)),
         (_("Dependents: they wait for it"), dependents_of(job.pk, SHOWN + 1, job._state.db)),
     ]
-    return [(title, _rows(request, jobs[:SHOWN]), len(jobs) > SHOWN) for title, jobs in found if jobs]
+    return [
+        (title, [_related(request, each) for each in jobs[:SHOWN]], len(jobs) > SHOWN) for title, jobs in found if jobs
+    ]
 
 
-def _rows(request: HttpRequest, jobs: Iterable[Related]) -> list[RelatedRow]:
-    return [_row(request, each) for each in jobs]
-
-
-def _row(request: HttpRequest, job: Related) -> RelatedRow:
-    url: Any = address_for(request, "job_change", job.job_id) if job.state is not None else ""
-    return RelatedRow(
-        f"#{job.job_id}",
-        databases.link(request, url) if url else "",
-        breakable(job.task_name) if job.task_name is not None else "",
-        word_badge(job.state) if job.state is not None else badge("unknown", _("removed")),
-        POLICIES.get(job.policy, job.policy),
-    )
+def _related(request: HttpRequest, job: Related) -> dict[str, Any]:
+    """Return a dependency or a dependent, as the page shows it."""
+    return {
+        "number": f"#{job.job_id}",
+        "url": page_url(request, "job_change", job.job_id) if job.state is not None else "",
+        "task": breakable(job.task_name) if job.task_name is not None else "",
+        "badge": word_badge(job.state) if job.state is not None else badge("unknown", _("removed")),
+        "policy": POLICIES.get(job.policy, job.policy),
+    }

@@ -1,23 +1,28 @@
-"""The durable steps on the page of a job: what each one is, what became of it, and the value that it stored.
+"""The durable steps on the page of a job: what each one is, what became of it and the value that it stored; a timeline.
 
 `job_page` calls it. The values follow the rules for the result of the job (see `private`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django.db.models import Exists, OuterRef, TextField
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
-from django_pgqueue.admin import databases, private
-from django_pgqueue.admin.formatting import badge, duration, moment, visible, word_badge
-from django_pgqueue.admin.links import address_for
+from django_pgqueue.admin import private
+from django_pgqueue.admin.formatting import badge, duration, full_date, moment, seen_at, shortened, visible, word_badge
+from django_pgqueue.admin.links import page_url
 from django_pgqueue.models import Job, JobStep
-from django_pgqueue.states import State, StepKind, StepState
+from django_pgqueue.states import FINISHED, State, StepKind, StepState
+
+from .columns import FAILURES
 
 HAS_STEPS: Final = Exists(JobStep.objects.filter(job_id=OuterRef("pk")))
 STEPS_SHOWN: Final = 200
@@ -48,17 +53,10 @@ def read_steps(job: Job) -> list[JobStep]:
     return found
 
 
-class CompensationNote(NamedTuple):
-    """A sentence about the compensations of a job, with links to those that the operator has to look at."""
-
-    text: str
-    jobs: list[tuple[str, str]]
-
-
-def compensation_note(request: HttpRequest, job: Job, steps: Sequence[JobStep]) -> CompensationNote | None:
+def compensation_note(request: HttpRequest, job: Job, steps: Sequence[JobStep]) -> dict[str, Any] | None:
     """Return what stops the compensations of a dead or cancelled job, or that they run. None: nothing is left to undo.
 
-    `steps` are those of `read_steps()`.
+    `steps` are those of `read_steps()`. The note has links to the compensations that the operator has to look at.
     """
     if job.state not in (State.DEAD, State.CANCELLED):
         return None
@@ -67,17 +65,16 @@ def compensation_note(request: HttpRequest, job: Job, steps: Sequence[JobStep]) 
         text = _(
             "A compensation has failed or was cancelled. Retry it: earlier steps are undone after it has succeeded."
         )
-        return CompensationNote(text, [_link_to(request, step) for step in stopped])
+        return {"text": text, "jobs": [_link_to(request, step) for step in stopped]}
     is_unfinished = any(vars(step)["compensation_state"] not in ("", State.SUCCEEDED) for step in steps)
     if is_unfinished or any(step.compensation is not None for step in steps):
-        return CompensationNote(_("Its steps are being undone, the last one first."), [])
+        return {"text": _("Its steps are being undone, the last one first.")}
     return None
 
 
 def _link_to(request: HttpRequest, step: JobStep) -> tuple[str, str]:
     """Return the number of the job that undoes a step, and its URL; "" if the site has no page for it."""
-    url: Any = address_for(request, "job_change", step.compensation_id or 0)
-    return f"#{step.compensation_id}", databases.link(request, url) if url else ""
+    return f"#{step.compensation_id}", page_url(request, "job_change", step.compensation_id or 0)
 
 
 def shown_step(request: HttpRequest, job: Job, step: JobStep) -> dict[str, Any]:
@@ -130,3 +127,133 @@ def _kind(job: Job, step: JobStep) -> str:
     if not key:
         return _("event %(name)s") % {"name": name}
     return _("event %(name)s, key %(key)s") % {"name": name, "key": key}
+
+
+# ---------------------------------------------------------------------------- the timeline
+
+
+ROWS: Final = 50
+"""Steps in the timeline, the latest ones. The table shows more."""
+ATTEMPTS: Final = 50
+WIDTH: Final = 1000.0
+SMALLEST: Final = 4.0
+"""Width of the bar of a moment, so that a step of a millisecond is visible beside a sleep of a day."""
+NAME_LENGTH: Final = 60
+ATTEMPT, RAN, RETRIED, SLEPT, WAITED, RUNNING, FAILED = (
+    *("attempt", "ran", "retried", "slept", "waited", "running", "failed"),
+)
+LEGEND: Final[dict[str, Promise | str]] = {
+    ATTEMPT: gettext_lazy("attempt"),
+    RAN: gettext_lazy("ran"),
+    RETRIED: gettext_lazy("retried"),
+    SLEPT: gettext_lazy("asleep"),
+    WAITED: gettext_lazy("waited for an event"),
+    RUNNING: gettext_lazy("running now"),
+    FAILED: gettext_lazy("failed"),
+}
+"""The kinds of bars. The CSS class of each is `pgqueue-step-<kind>`."""
+
+
+class _StepSpan(NamedTuple):
+    """A bar from one moment to another."""
+
+    kind: str
+    start: datetime
+    end: datetime
+
+
+class _StepLine(NamedTuple):
+    """A row before its bars have positions."""
+
+    name: str
+    spans: list[_StepSpan]
+    text: str
+
+
+def step_timeline(job: Job, steps: Sequence[JobStep], attempts: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the timeline of a job; None without steps. `attempts` are those of the page, latest first.
+
+    The steps are bars over time, one row for each step, which a template draws as inline SVG. As for charts, the SVG
+    has shapes only and is stretched to the width of the page. All text is HTML beside it, and the table of the steps
+    below has the same times. The kinds of bars differ without colour.
+    """
+    if not steps:
+        return None
+    until = (job.finished_at if job.state in FINISHED else None) or seen_at(job)
+    executions = [attempt["execution"] for attempt in reversed(attempts[:ATTEMPTS])]
+    lines = [
+        _attempts(executions, until),
+        *(_step(step, until) for step in steps[-ROWS:]),
+        *_now(job, steps, executions),
+    ]
+    spans = [span for line in lines for span in line.spans]
+    since = min(span.start for span in spans)
+    until = max(until, since + timedelta(milliseconds=1), *(span.end for span in spans))
+    kinds = {span.kind for span in spans}
+    return {
+        "rows": [
+            {"name": line.name, "bars": list(_bars(line.spans, since, until)), "text": line.text}
+            for line in lines
+            if line.spans
+        ],
+        "since": full_date(since),
+        "until": full_date(until),
+        "is_now": job.state not in FINISHED,
+        "legend": [(kind, label) for kind, label in LEGEND.items() if kind in kinds],
+        "is_cut": len(steps) > ROWS,
+    }
+
+
+def _attempts(executions: Iterable[Any], until: datetime) -> _StepLine:
+    """Return the attempts of the job. Between them it was suspended, or waited for a worker."""
+    spans = []
+    for execution in executions:
+        kind = FAILED if execution.outcome in FAILURES else RUNNING if execution.outcome is None else ATTEMPT
+        spans.append(_span(kind, execution.started_at or execution.claimed_at, execution.finished_at, until))
+    total = sum((span.end - span.start for span in spans), timedelta())
+    words = {"count": len(spans), "span": duration(total)}
+    text = ngettext("%(count)s time, %(span)s in all", "%(count)s times, %(span)s in all", len(spans))
+    return _StepLine(_("in a worker"), spans, text % words)
+
+
+def _step(step: JobStep, until: datetime) -> _StepLine:
+    """Return one step. The row of a sleep has its end only in `wake_at`; a retried one began with its first failure."""
+    if step.kind == StepKind.SLEEP:
+        span, text = _span(SLEPT, step.started_at, step.wake_at, until), _("slept %(span)s")
+        if step.wake_at is not None and step.wake_at > until:
+            text = _("asleep until %(until)s")
+    elif step.kind == StepKind.EVENT:
+        span = _span(WAITED, step.started_at, step.finished_at, until)
+        text = _("waited %(span)s") if step.finished_at else _("has waited %(span)s")
+    elif step.tries > 1 or step.finished_at is None:
+        span = _span(RETRIED, step.started_at, step.finished_at, until)
+        text = ngettext("%(tries)s try in %(span)s", "%(tries)s tries in %(span)s", step.tries)
+    else:
+        span, text = _span(RAN, step.started_at, step.finished_at, until), _("ran %(span)s")
+    words = {"tries": step.tries, "span": duration(span.end - span.start), "until": ""}
+    if step.wake_at is not None:
+        words["until"] = full_date(step.wake_at)
+    return _StepLine(shortened(step.name, NAME_LENGTH), [span], text % words)
+
+
+def _now(job: Job, steps: Sequence[JobStep], executions: Sequence[Any]) -> Iterator[_StepLine]:
+    """Yield what a running job does now. It began after its last step or, in a new attempt, with the attempt."""
+    execution = executions[-1] if executions else None
+    if job.state != State.RUNNING or execution is None or execution.started_at is None:
+        return
+    now = seen_at(job)
+    start = max([execution.started_at, *(step.finished_at for step in steps if step.finished_at)])
+    span = _span(RUNNING, start, None, now)
+    yield _StepLine(_("not stored yet"), [span], _("running for %(span)s") % {"span": duration(span.end - span.start)})
+
+
+def _span(kind: str, start: datetime, end: datetime | None, until: datetime) -> _StepSpan:
+    last = until if end is None else min(end, max(until, start))
+    return _StepSpan(kind, start, max(start, last))
+
+
+def _bars(spans: Iterable[_StepSpan], since: datetime, until: datetime) -> Iterator[dict[str, str]]:
+    for span in spans:
+        x, end = (WIDTH * ((at - since) / (until - since)) for at in (span.start, span.end))
+        width = max(end - x, SMALLEST)
+        yield {"kind": span.kind, "x": f"{min(x, WIDTH - width):.2f}", "width": f"{width:.2f}"}

@@ -13,14 +13,13 @@ from typing import Any, Final, NamedTuple
 from django.db import DataError
 from django.http import HttpRequest
 from django.utils.functional import Promise
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
-from django_pgqueue.admin import databases, private
+from django_pgqueue.admin import private
 from django_pgqueue.admin.formatting import duration, moment, seen_at, visible, word_badge
-from django_pgqueue.admin.links import address_for, jobs_url, limit_url
+from django_pgqueue.admin.links import allowed_url, key_jobs_url, limit_url, page_url
 from django_pgqueue.declared.limits import has_value, without_value
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.models import Job
@@ -43,18 +42,9 @@ class ReasonLink(NamedTuple):
     url: str
 
 
-class StoryEvent(NamedTuple):
-    """An entry of the timeline. `after` is how long after the entry before it; `state` gives its colour."""
-
-    at: SafeString | str
-    label: str
-    after: str
-    state: str = ""
-
-
 def story(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the variables of the templates in pgqueue/admin/job/. `attempts` are the latest, latest first."""
-    vars(job)["latest_executions"] = [attempts[0]["execution"]] if attempts else []
+    vars(job)["latest_execution"] = attempts[0]["execution"] if attempts else None
     is_visible = private.is_visible(job)
     why = _why(job)
     quotes = why is not None and why.reason in QUOTES_ERROR
@@ -109,20 +99,20 @@ def reason_links(request: HttpRequest, why: Why) -> Iterator[ReasonLink]:
         shown = without_value(name) if is_hidden else name
         label = _("Pause of the %(what)s") % {"what": visible(f"{why.pause.kind} {shown}")}
         target = {"kind": why.pause.kind.value, "name": None if is_hidden else name}
-        yield from _link(request, label, "pause", "pgqueue.view_pause", **target)
+        yield from _link(request, label, "pause_changelist", **target)
     if why.reason in (Reason.NO_WORKER, Reason.QUEUE_NOT_SERVED) or why.worker_id is not None:
-        yield from _link(request, gettext_lazy("Workers"), "worker", "pgqueue.view_worker")
+        yield from _link(request, gettext_lazy("Workers"), "worker_changelist")
     for busy in why.busy_tasks:
         label = _("Running jobs of %(task)s") % {"task": visible(busy.task_name)}
-        yield from _link(request, label, "job", "pgqueue.view_job", state="running", task=busy.task_name)
+        yield from _link(request, label, "job_changelist", state="running", task=busy.task_name)
     yield from job_links(request, why.dependency_ids)
     if why.limit_key is not None:
         yield from limit_links(request, why, why.limit_key)
     elif why.ahead is not None and why.ahead.value:
         label = _("Due jobs of %(queue)s in claim order") % {"queue": visible(why.queue_name or "")}
-        yield from _link(request, label, "job", "pgqueue.view_job", state="due", queue=why.queue_name)
+        yield from _link(request, label, "job_changelist", state="due", queue=why.queue_name)
     if why.reason is Reason.UNKNOWN_TASK:
-        yield from _link(request, gettext_lazy("Workers"), "worker", "pgqueue.view_worker")
+        yield from _link(request, gettext_lazy("Workers"), "worker_changelist")
 
 
 def limit_links(request: HttpRequest, why: Why, limit_key: str) -> Iterator[ReasonLink]:
@@ -130,34 +120,34 @@ def limit_links(request: HttpRequest, why: Why, limit_key: str) -> Iterator[Reas
     if url := limit_url(request, limit_key):
         yield ReasonLink(_("Limit key %(key)s") % {"key": visible(private.shown_key(request, limit_key))}, url)
     yield from job_links(request, filter(None, (why.blocking_job_id, *why.running_job_ids)))
-    if why.ahead is not None and why.ahead.value and (url := jobs_url(request, limit_key, "due")):
+    if why.ahead is not None and why.ahead.value and (url := key_jobs_url(request, limit_key, "due")):
         yield ReasonLink(gettext_lazy("Due jobs of the key"), url)
 
 
 def job_links(request: HttpRequest, job_ids: Iterable[int]) -> Iterator[ReasonLink]:
     """Yield links to the pages of these jobs."""
     for job_id in job_ids:
-        if url := address_for(request, "job_change", job_id):
-            yield ReasonLink(f"#{job_id}", databases.link(request, url))
+        if url := page_url(request, "job_change", job_id):
+            yield ReasonLink(f"#{job_id}", url)
 
 
-def _link(
-    request: HttpRequest, label: Promise | str, model: str, permission: str, **parameters: str | None
-) -> Iterator[ReasonLink]:
-    found = address_for(request, f"{model}_changelist") if request.user.has_perm(permission) else ""
-    if found:
-        yield ReasonLink(label, databases.link(request, found, **parameters))
+def _link(request: HttpRequest, label: Promise | str, page: str, /, **parameters: str | None) -> Iterator[ReasonLink]:
+    if url := allowed_url(request, page, **parameters):
+        yield ReasonLink(label, url)
 
 
 # ---------------------------------------------------------------------------- the timeline
 
 
-def timeline(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[StoryEvent]:
-    """Yield what happened to a job, oldest first, each with the time since the entry before it."""
+def timeline(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
+    """Yield what happened to a job, oldest first, each with the time since the entry before it.
+
+    `state` gives the colour of an entry.
+    """
     before: datetime | None = None
     for at, label, state in sorted(_events(job, attempts), key=lambda event: event[0]):
         span = "" if before is None else duration(max(at - before, timedelta()))
-        yield StoryEvent(moment(at), label, span, state)
+        yield {"at": moment(at), "label": label, "after": span, "state": state}
         before = at
 
 

@@ -7,7 +7,7 @@ applies to all its keys.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
@@ -17,9 +17,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import acts
-from django_pgqueue.admin import databases, shown
+from django_pgqueue.admin import shown
 from django_pgqueue.admin.formatting import REASON_SHOWN, by_until, full_date, pause_text, shortened
-from django_pgqueue.admin.links import address_for
+from django_pgqueue.admin.links import page_url
 from django_pgqueue.admin.pause_admin import in_force
 from django_pgqueue.declared.limit_policies import PROBING, KeyPolicy, Override, policy_of
 from django_pgqueue.declared.limits import name_of
@@ -43,27 +43,6 @@ BREAKER_PROBES: Final = gettext_lazy(
 )
 
 
-class ShownControls(NamedTuple):
-    """The pause and the override of one limit or one key, as a page shows them and as its forms send them."""
-
-    limit_key: str
-    label: str
-    pause: str
-    """A sentence about the pause; "" if there is none."""
-    pause_shown: str
-    change: str
-    """A sentence about the override; "" if there is none."""
-    change_shown: str
-    change_url: str
-    """The form of the override; "" if the user may not change limits."""
-    policy: KeyPolicy | None
-    """The values in force; None if no task of this process declares the limit."""
-    breaker_label: Promise | str
-    """The state of the circuit breaker if it is open; otherwise ""."""
-    breaker: Promise | str
-    """A sentence about it."""
-
-
 def overrides_in_force(alias: str) -> QuerySet[LimitOverride]:
     """Return the overrides that have not ended."""
     return LimitOverride.objects.using(alias).filter(Q(valid_until__isnull=True) | Q(valid_until__gt=Now()))
@@ -74,8 +53,11 @@ def pauses_in_force(alias: str) -> QuerySet[Pause]:
     return in_force().using(alias).filter(kind=Pausable.LIMIT)
 
 
-def controls_of(request: HttpRequest, alias: str, limit_keys: Iterable[str]) -> dict[str, ShownControls]:
-    """Return the controls of limits and keys. Runs at most three statements, which read only their rows."""
+def controls_of(request: HttpRequest, alias: str, limit_keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the pause and the override of each limit or key, as a page shows them and its forms send them.
+
+    Runs at most three statements, which read only their rows.
+    """
     keys = list(dict.fromkeys(limit_keys))
     names = {*keys, *map(name_of, keys)}
     pauses = {row.name: row for row in pauses_in_force(alias).filter(name__in=names)}
@@ -99,28 +81,25 @@ def _controls(
     overrides: Mapping[str, LimitOverride],
     *,
     is_open: bool,
-) -> ShownControls:
-    found = address_for(request, "limit_change") if acts.OVERRIDE_LIMIT.is_allowed(request.user) else ""
+) -> dict[str, Any]:
     pause = pauses.get(limit_key)
     override, policy = overrides.get(limit_key), policy_in_force(limit_key, overrides, is_probing=is_open)
-    return ShownControls(
-        limit_key,
-        shortened(limit_key),
-        "" if pause is None else pause_text(pause.paused_at, pause.paused_by, pause.paused_until, pause.reason),
-        "" if pause is None else str(shown.number(pause.paused_at)),
-        "" if override is None else override_text(override, inherited_policy(limit_key, overrides)),
-        "" if override is None else str(shown.number(override.changed_at)),
-        databases.link(request, found, key=limit_key) if found and policy is not None else "",
-        policy,
-        *_breaker_words(is_open=is_open, is_paused=pause is not None or name_of(limit_key) in pauses),
-    )
-
-
-def _breaker_words(*, is_open: bool, is_paused: bool) -> tuple[Promise | str, Promise | str]:
-    """Return the state of a circuit breaker, and a sentence about it."""
-    if not is_open:
-        return "", ""
-    return (_("breaker open"), BREAKER_OPEN) if is_paused else (_("breaker probing"), BREAKER_PROBES)
+    may_change = policy is not None and acts.OVERRIDE_LIMIT.is_allowed(request.user)
+    is_paused = pause is not None or name_of(limit_key) in pauses
+    breaker = (_("breaker open"), BREAKER_OPEN) if is_paused else (_("breaker probing"), BREAKER_PROBES)
+    label, sentence = breaker if is_open else ("", "")
+    return {
+        "limit_key": limit_key,
+        "label": shortened(limit_key),
+        "pause": pause and pause_text(pause.paused_at, pause.paused_by, pause.paused_until, pause.reason),
+        "pause_shown": str(shown.number(pause.paused_at if pause else None)),
+        "change": override and override_text(override, inherited_policy(limit_key, overrides)),
+        "change_shown": str(shown.number(override.changed_at if override else None)),
+        "change_url": page_url(request, "limit_change", key=limit_key) if may_change else "",
+        "policy": policy,  # None if no task of this process declares the limit
+        "breaker_label": label,
+        "breaker": sentence,
+    }
 
 
 def changed_keys(alias: str, name: str) -> list[str]:

@@ -8,18 +8,16 @@ showed; if that is another one by now, nothing changes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, cast
 
 from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
-from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
-from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -27,10 +25,9 @@ from django_pgqueue import acts
 from django_pgqueue.admin import databases, private, shown
 from django_pgqueue.admin.act_view import FORM, act_view
 from django_pgqueue.admin.formatting import shortened
-from django_pgqueue.admin.forms.form_page import form_page
+from django_pgqueue.admin.forms.form_page import form_page, in_future, time_field
 from django_pgqueue.admin.links import limit_url, redirect_to
 from django_pgqueue.control import limits as limit_control
-from django_pgqueue.db.fields import aware
 from django_pgqueue.declared.limit_policies import KeyPolicy
 from django_pgqueue.declared.limits import MAX_NUMBER, name_of
 from django_pgqueue.models import LimitOverride
@@ -59,11 +56,9 @@ class LimitForm(forms.Form):
     rate = forms.CharField(required=False, max_length=20)
     burst = forms.IntegerField(required=False, min_value=1, max_value=MAX_NUMBER)
     share = forms.IntegerField(required=False, min_value=1, max_value=MAX_NUMBER)
-    until = forms.DateTimeField(
-        label=gettext_lazy("Until"),
-        required=False,
-        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
-        help_text=gettext_lazy("The change ends by itself at this time. If it is empty, it lasts until it is undone."),
+    until = time_field(
+        gettext_lazy("Until"),
+        gettext_lazy("The change ends by itself at this time. If it is empty, it lasts until it is undone."),
     )
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
@@ -85,11 +80,7 @@ class LimitForm(forms.Form):
             self.fields[name].help_text = f"{HELP[name]} {without % words}"
 
     def clean_until(self) -> datetime | None:
-        given = self.cleaned_data["until"]
-        until = None if given is None else aware(given)
-        if until is not None and until <= datetime.now(UTC):
-            raise ValidationError(_("This time is in the past. Choose a later one, or leave it empty."))
-        return until
+        return in_future(self.cleaned_data["until"])
 
     def values(self) -> dict[str, Any]:
         """Return the fields of the override. None: the value is that which holds without the override."""
@@ -185,8 +176,6 @@ def _page(
             "" if own is None else override_text(own, inherited),
             of_all if limit.key is not None and limit_key == limit.name else "",
         ],
-        hidden=format_html(
-            '<input type="hidden" name="{}" value="{}">', SHOWN_FIELD, shown.number(own.changed_at if own else None)
-        ),
+        hidden=shown.hidden_input(SHOWN_FIELD, shown.number(own.changed_at if own else None)),
         place="limits",
     )

@@ -9,7 +9,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_pgqueue.admin.charts.axes import seconds_text
+from django_pgqueue.admin.charts import seconds_text
 from django_pgqueue.admin.formatting import full_date, visible
 from django_pgqueue.declared.breakers import Breaker
 from django_pgqueue.declared.limit_policies import KeyPolicy

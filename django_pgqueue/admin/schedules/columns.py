@@ -1,9 +1,12 @@
-"""Columns of the list of schedules, and the read-only values on the page of a schedule. Base of `schedules`."""
+"""Columns of the list of schedules, and the read-only values and next runs on the page of one. Used by `schedules`."""
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from django.contrib import admin
 from django.db.models import OuterRef, QuerySet, Subquery, TextField
@@ -11,10 +14,21 @@ from django.db.models.functions import Cast, Left
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin import databases
-from django_pgqueue.admin.formatting import badge, breakable, duration, moment, moment_ago, seen_at, shortened, visible
+from django_pgqueue.admin.formatting import (
+    ago,
+    badge,
+    breakable,
+    duration,
+    moment,
+    moment_ago,
+    seen_at,
+    shortened,
+    visible,
+)
 from django_pgqueue.admin.links import address
 from django_pgqueue.admin.private import TEXT_LIMIT, as_html, with_permission
 from django_pgqueue.admin.private import shown_arguments as shown_call
@@ -25,6 +39,9 @@ from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.models.schedules import Origin
 from django_pgqueue.schedules import job_options, next_ticks
+
+TICKS_SHOWN: Final = 5
+FORMAT: Final = "%a %Y-%m-%d %H:%M:%S"
 
 
 class ScheduleColumns(OperationsAdmin):
@@ -125,3 +142,50 @@ def problem_of(schedule: Schedule) -> str:
     except ValueError as error:
         return visible(str(error))
     return visible(schedule.problem)
+
+
+# ---------------------------------------------------------------------------- next runs
+
+
+def shown_ticks(schedule: Schedule) -> list[dict[str, Any]]:
+    """Return the next runs in the time zone of the schedule and in UTC, with changes of the clock between them.
+
+    There are none if the expression or the time zone is invalid. The ticks are those that the scheduler will fire,
+    because the same functions calculate them.
+    """
+    try:
+        # An interval has no time zone: its ticks are the same instants everywhere.
+        zone = ZoneInfo("UTC" if schedule.expression.startswith("every ") else schedule.time_zone)
+        instants = list(islice(_instants(schedule), TICKS_SHOWN))
+        now = seen_at(schedule)
+        return [
+            _tick(at.astimezone(zone), before.astimezone(zone), now)
+            for before, at in zip([now, *instants], instants, strict=False)
+        ]
+    except (ValueError, OSError, LookupError, ArithmeticError):  # a row may contain any text and any instant
+        return []
+
+
+def _instants(schedule: Schedule) -> Iterator[datetime]:
+    yield schedule.next_run_at
+    start = max(schedule.next_run_at, seen_at(schedule))  # missed ticks are not previewed
+    yield from next_ticks.ticks_after(schedule.expression, schedule.time_zone, start)
+
+
+def _tick(at: datetime, before: datetime, now: datetime) -> dict[str, Any]:
+    """Return one run, with its offset from UTC as "+02:00 CEST", and whether clocks change before it."""
+    offset = at.strftime("%z")
+    return {
+        "local": at.strftime(FORMAT),
+        "offset": f"{offset[:3]}:{offset[3:5]} {at.tzname() or ''}".strip(),
+        "utc": moment(at, at.astimezone(UTC).strftime(FORMAT)),
+        "distance": ago(at, now) if at > now else gettext("due now"),
+        "note": _change_of_clock(at.utcoffset() or timedelta(), before.utcoffset() or timedelta()),
+    }
+
+
+def _change_of_clock(offset: timedelta, before: timedelta) -> str:
+    if offset == before:
+        return ""
+    forward, back = gettext("clocks go forward by %(span)s before it"), gettext("clocks go back by %(span)s before it")
+    return (forward if offset > before else back) % {"span": duration(offset - before)}

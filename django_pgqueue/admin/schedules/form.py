@@ -6,7 +6,9 @@ the first run. It writes nothing itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 from zoneinfo import available_timezones
 
 from django import forms
@@ -22,13 +24,8 @@ from django_pgqueue.models import Schedule
 from django_pgqueue.options.task_options import scheduled_options
 from django_pgqueue.schedules import cron_and_every, declarations, next_ticks
 from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.definition import TaskDefinition
 from django_pgqueue.tasks.redaction import has_sensitive, redacted_call
-
-if TYPE_CHECKING:
-    ModelForm = forms.ModelForm[Schedule]
-else:
-    ModelForm = forms.ModelForm  # not generic at run time
-
 
 DEFAULTS: dict[str, Any] = {
     "args": [],
@@ -61,7 +58,7 @@ class JSONField(forms.JSONField):
             return InvalidJSONInput(data)
 
 
-class ScheduleForm(ModelForm):
+class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
     """The task, its arguments, and when to run it."""
 
     database: str
@@ -180,43 +177,36 @@ class ScheduleForm(ModelForm):
             except ValueError as error:
                 self.add_error("expression", str(error))
         given["queue_name"] = given.get("queue_name") or None
-        self._check_jitter(given.get("task_name"), given["jitter_seconds"])
-        self._check_job_options(given)
+        task = registry.get(given.get("task_name") or "")
+        if task is not None:
+            self._check_options(task, given)
         if not isinstance(args, list):
             self.add_error("args", _("Arguments must be a list, such as [1, 2]."))
         elif not isinstance(kwargs, dict):
             self.add_error("kwargs", _('Named arguments must be an object, such as {"days": 7}.'))
-        elif not self.errors.keys() & {"task_name", "args", "kwargs"}:
-            self._check_call(given["task_name"], args, kwargs)
+        elif task is not None and not self.errors.keys() & {"args", "kwargs"}:
+            self._check_call(task, args, kwargs)
         return given
 
-    def _check_call(self, task_name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-        task = registry.get(task_name)
+    def _check_call(self, task: TaskDefinition, args: list[Any], kwargs: dict[str, Any]) -> None:
         try:
-            if task is not None:
-                declarations.check_arguments(task, args, kwargs)
-                if has_sensitive(task, args, kwargs):
-                    raise ValueError(_("it has sensitive arguments, which belong in the code and not in this form"))
+            declarations.check_arguments(task, args, kwargs)
+            if has_sensitive(task, args, kwargs):
+                raise ValueError(_("it has sensitive arguments, which belong in the code and not in this form"))
             plain_arguments(args, kwargs)
         except (TypeError, ValueError) as error:
             self.add_error("args", _("The task does not accept these arguments: %(why)s") % {"why": error})
 
-    def _check_jitter(self, task_name: str | None, jitter_seconds: float) -> None:
-        task = registry.get(task_name) if task_name else None
-        try:
-            if task is not None:
-                declarations.check_jitter(task, jitter_seconds)
-        except ValueError as error:
-            self.add_error("jitter_seconds", str(error))
-
-    def _check_job_options(self, given: dict[str, Any]) -> None:
-        """Refuse a queue and a priority that `using()` would refuse, each at its field."""
-        task = registry.get(given.get("task_name") or "")
-        if task is None:
-            return
-        for field, own in (("queue_name", (given["queue_name"], None)), ("priority", (None, given.get("priority")))):
+    def _check_options(self, task: TaskDefinition, given: dict[str, Any]) -> None:
+        """Refuse a jitter that does not fit the task, and a queue and a priority that `using()` would refuse."""
+        checks: dict[str, Callable[[], object]] = {
+            "jitter_seconds": partial(declarations.check_jitter, task, given["jitter_seconds"]),
+            "queue_name": partial(declarations.as_scheduled, task, given["queue_name"], None),
+            "priority": partial(declarations.as_scheduled, task, None, given.get("priority")),
+        }
+        for field, check in checks.items():
             try:
-                declarations.as_scheduled(task, *own)
+                check()
             except ValueError as error:
                 self.add_error(field, str(error))
 

@@ -20,9 +20,9 @@ from django_pgqueue import acts, queues
 from django_pgqueue.acts import JobAct
 from django_pgqueue.acts.job_changes import ActAudit, ActRun
 from django_pgqueue.display import in_line
-from django_pgqueue.job_search import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WAITING_WORDS, Filters, find
+from django_pgqueue.job_search import Filters, find
 from django_pgqueue.options.task_options import OPTIONS
-from django_pgqueue.states import Seen, State
+from django_pgqueue.states import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WAITING_WORDS, Seen, State
 
 from .filter_options import add_filters, described, filters_of
 from .filter_options import given_filters as given

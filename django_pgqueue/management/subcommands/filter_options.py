@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from django_pgqueue.control.targets import limit_key_problems
 from django_pgqueue.ground.search_text import as_search_text
-from django_pgqueue.job_search import STATE_OF, WORDS, Filters, Moment
+from django_pgqueue.job_search import Filters, Moment
+from django_pgqueue.states import STATE_OF, WORDS
 from django_pgqueue.tasks import registry
 
 from .subcommand import Options, UsageError, database_alias

@@ -111,8 +111,8 @@ BULK_ACTS = [
         ),
         Mutant(
             "a list links acts without permission",
-            "is_visible(request, selection) and is_allowed(request, action):",
-            "is_visible(request, selection):",
+            "selection is not None and is_allowed(request, action):",
+            "selection is not None:",
             inside="links_of_list",
         ),
     ),

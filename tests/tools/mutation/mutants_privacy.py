@@ -216,7 +216,7 @@ KEYS = of_tests(
     ),
     Mutant(
         "a bulk act counts the jobs of a hidden limit key",
-        "    bulk_acts.check_visible(request, selection)\n",
+        '    private.check_key(request, selection.limit_key or "")\n',
         "",
         inside="preview_context",
     ),

@@ -125,9 +125,9 @@ SEEN = [
         Mutant("a long chain is drawn", "or groups[-1].layer >= MOST_LAYERS", "", inside="drawing"),
         Mutant(
             "the jobs of a graph are linked for anybody",
-            'if not request.user.has_perm("pgqueue.view_job"):',
+            "if permission is not None and not request.user.has_perm(permission):",
             "if False:",
-            inside="workflows.graph._url",
+            inside="links.allowed_url",
         ),
         Mutant(
             "a blocked job is not explained", "    if blocking:", "    if False:", inside="graphs.explanation._waiting"

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.db.models import QuerySet
 from django.db.models.functions import Left
 from django.http import HttpRequest
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_pgqueue import states
@@ -32,25 +31,12 @@ EXECUTION: Final = "execution"
 """The field of the form with the execution whose stack is requested."""
 
 
-class ShownRequest(NamedTuple):
-    """A request as a page shows it."""
-
-    title: str
-    asked: SafeString | str
-    by: str
-    text: str
-    """The answer; "" before the worker has answered."""
-    note: str
-    """A sentence that stands in place of an answer."""
-    is_waiting: bool
-
-
 def may_view(request: HttpRequest) -> bool:
     """Return whether the user may request and see stacks."""
     return request.user.has_perm(PERMISSION)
 
 
-def of_worker(request: HttpRequest, worker_id: int, alias: str) -> list[ShownRequest]:
+def of_worker(request: HttpRequest, worker_id: int, alias: str) -> list[dict[str, Any]]:
     """Return the latest requests to a worker. Stacks are left out if the user may not see them."""
     found = _requests(alias).filter(worker_id=worker_id)
     if not may_view(request):
@@ -69,7 +55,7 @@ def of_job(request: HttpRequest, job: Job, executions: Iterable[Execution]) -> d
     answers = [_answer(each) for each in found[:SHOWN]] if known else []
     is_open = job.state == states.State.RUNNING
     running = next((each for each in known if is_open and each.outcome is None and each.worker_id > 0), None)
-    return {"answers": answers, "running": running, "is_waiting": any(answer.is_waiting for answer in answers)}
+    return {"answers": answers, "running": running, "is_waiting": any(answer["is_waiting"] for answer in answers)}
 
 
 def _requests(alias: str) -> QuerySet[WorkerRequest]:
@@ -77,7 +63,8 @@ def _requests(alias: str) -> QuerySet[WorkerRequest]:
     return found.annotate(seen_at=statement_time(), text=Left("answer", TEXT_LIMIT))
 
 
-def _answer(row: WorkerRequest) -> ShownRequest:
+def _answer(row: WorkerRequest) -> dict[str, Any]:
+    """Return a request as a page shows it. `text` is the answer, and `note` a sentence in place of one."""
     has_answer = row.answered_at is not None
     is_waiting = not has_answer and seen_at(row) - row.requested_at < WAIT
     note = ""
@@ -89,11 +76,11 @@ def _answer(row: WorkerRequest) -> ShownRequest:
     title = _("Stop") if row.kind == states.RequestKind.STOP else _("Stack")
     if row.kind == states.RequestKind.STACK and not row.execution_id:
         title = _("Stacks of all jobs")
-    return ShownRequest(
-        title,
-        moment_ago(row.requested_at, row),
-        visible(row.requested_by),
-        visible(vars(row)["text"]),
-        note,
-        is_waiting,
-    )
+    return {
+        "title": title,
+        "asked": moment_ago(row.requested_at, row),
+        "by": visible(row.requested_by),
+        "text": visible(vars(row)["text"]),
+        "note": note,
+        "is_waiting": is_waiting,
+    }

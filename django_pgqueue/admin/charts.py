@@ -11,18 +11,100 @@ Three rules hold for every chart:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from django.utils import formats, timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
-from .axes import HEIGHT, WIDTH, Axis, Period, number_text, seconds_text, top_of_duration, top_of_number
+from django_pgqueue.display import duration
 
+WIDTH: Final = 1000.0
+HEIGHT: Final = 100.0
+LABELS: Final = 5
+"""Labels of the time axis. They divide the period into equal parts."""
+DAY: Final = timedelta(hours=25)
+"""Longer periods have days as labels. The running hour is a part of a day's chart."""
+DURATION_STEPS: Final = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 10.0, 20.0, 60.0, 120.0, 240.0, 600.0),
+    *(1200.0, 3600.0, 7200.0, 14400.0, 28800.0, 86400.0, 172800.0, 345600.0, 864000.0, 1728000.0, 5184000.0),
+)
+"""The ends of an axis of seconds. Half of each is a round duration too."""
 SMALLEST_BAR: Final = 1.5
 """Height of a bar of a value above 0, so that one failure among thousands is visible."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A vertical axis: the value at its end, and how a value is written."""
+
+    top: float
+    text: Callable[[float], str]
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels from the top to the bottom."""
+        return [self.text(self.top), self.text(self.top / 2), self.text(0.0)]
+
+    def y(self, value: float) -> float:
+        """Return the vertical position of a value."""
+        return HEIGHT * (1 - min(value / self.top, 1.0))
+
+
+class Period(NamedTuple):
+    """The period of the time axis."""
+
+    since: datetime
+    until: datetime
+
+    def x(self, at: datetime) -> float:
+        """Return the horizontal position of a moment. Moments outside the period are at its ends."""
+        share = (at - self.since) / (self.until - self.since)
+        return WIDTH * min(max(share, 0.0), 1.0)
+
+    def labels(self) -> list[str]:
+        """Return the labels of the time axis, in the current time zone."""
+        step = (self.until - self.since) / (LABELS - 1)
+        return [self._text(self.since + number * step, "m-d") for number in range(LABELS)]
+
+    def text(self, at: datetime) -> str:
+        """Return a moment: with the day if the period is longer than a day."""
+        return self._text(at, "m-d H:i")
+
+    def _text(self, at: datetime, long: str) -> str:
+        local = timezone.localtime(at) if timezone.is_aware(at) else at
+        return formats.date_format(local, "H:i" if self.until - self.since <= DAY else long)
+
+
+def top_of_number(highest: float) -> float:
+    """Return a round number that is at least `highest`: 1, 2, 4 or 10 times a power of ten, and at least 2."""
+    power = 10.0 ** math.floor(math.log10(max(highest, 2.0)))
+    return next(step * power for step in (1, 2, 4, 10) if step * power >= max(highest, 2.0))
+
+
+def top_of_duration(highest: float) -> float:
+    """Return a round duration, in seconds, that is at least `highest`."""
+    index = bisect_left(DURATION_STEPS, highest)
+    return DURATION_STEPS[index] if index < len(DURATION_STEPS) else highest
+
+
+def number_text(value: float) -> str:
+    """Return a rate: with a decimal below 10, and with separators."""
+    rounded = round(value, 1)
+    return f"{rounded:,.1f}" if rounded < 10 and rounded != int(rounded) else f"{value:,.0f}"
+
+
+def seconds_text(value: float) -> str:
+    """Return a duration in seconds as text."""
+    return duration(timedelta(seconds=value)) if value else "0"
+
+
+# ---------------------------------------------------------------------------- drawing
 
 
 class Slot(NamedTuple):
@@ -46,6 +128,17 @@ class Mark(NamedTuple):
 
     at: datetime
     label: str
+
+
+class ChartValues(NamedTuple):
+    """What a chart shows: series with a value for each slot, and marks."""
+
+    name: str
+    title: Promise | str
+    period: Period
+    slots: Sequence[Slot]
+    series: Sequence[Series]
+    marks: Iterable[Mark] = ()
 
 
 class Bar(NamedTuple):
@@ -98,70 +191,49 @@ class Chart:
         return f"0 0 {WIDTH:g} {HEIGHT:g}"
 
 
-def bars(
-    name: str,
-    title: Promise | str,
-    period: Period,
-    slots: Sequence[Slot],
-    series: Sequence[Series],
-    marks: Iterable[Mark] = (),
-) -> Chart:
+def bars(given: ChartValues) -> Chart:
     """Return a chart of stacked bars, the first series at the bottom. The values are numbers per minute."""
-    sums = [sum(value or 0.0 for value in values) for values in zip(*(each.values for each in series), strict=True)]
+    sums = [
+        sum(value or 0.0 for value in values) for values in zip(*(each.values for each in given.series), strict=True)
+    ]
     axis = Axis(top_of_number(max(sums, default=0.0)), number_text)
-    stacks = [_stack(period, slot, axis, series, index) for index, slot in enumerate(slots)]
-    return _chart(name, title, (period, axis), slots, series, marks, stacks=stacks)
+    return _chart(given, axis, stacks=[_stack(given, axis, index) for index in range(len(given.slots))])
 
 
-def lines(
-    name: str,
-    title: Promise | str,
-    period: Period,
-    slots: Sequence[Slot],
-    series: Sequence[Series],
-    marks: Iterable[Mark] = (),
-) -> Chart:
+def lines(given: ChartValues) -> Chart:
     """Return a chart of lines. The values are seconds. A line has a gap where a slot is missing or has no value."""
-    highest = max((value for each in series for value in each.values if value is not None), default=0.0)
+    highest = max((value for each in given.series for value in each.values if value is not None), default=0.0)
     axis = Axis(top_of_duration(highest), seconds_text)
-    drawn = [Line(each.name, _path(period, axis, slots, each.values)) for each in series]
-    return _chart(name, title, (period, axis), slots, series, marks, drawn=drawn)
+    drawn = [Line(each.name, _path(given.period, axis, given.slots, each.values)) for each in given.series]
+    return _chart(given, axis, drawn=drawn)
 
 
 def _chart(
-    name: str,
-    title: Promise | str,
-    axes: tuple[Period, Axis],
-    slots: Sequence[Slot],
-    series: Sequence[Series],
-    marks: Iterable[Mark],
-    *,
-    stacks: Sequence[Sequence[Bar]] | None = None,
-    drawn: Sequence[Line] = (),
+    given: ChartValues, axis: Axis, *, stacks: Sequence[Sequence[Bar]] | None = None, drawn: Sequence[Line] = ()
 ) -> Chart:
-    period, axis = axes
+    period = given.period
     groups = [
-        ChartSlot(_tooltip(period, axis, slot, series, index), _area(period, slot), stacks[index] if stacks else ())
-        for index, slot in enumerate(slots)
+        ChartSlot(_tooltip(given, axis, index), _area(period, slot), stacks[index] if stacks else ())
+        for index, slot in enumerate(given.slots)
     ]
-    inside = [mark for mark in marks if period.since <= mark.at <= period.until]
+    inside = [mark for mark in given.marks if period.since <= mark.at <= period.until]
     return Chart(
-        name=name,
-        title=title,
-        summary=_summary(title, period, axis, slots, series),
-        legend=series,
+        name=given.name,
+        title=given.title,
+        summary=_summary(given, axis),
+        legend=given.series,
         groups=groups,
         lines=[line for line in drawn if line.path],
         marks=[(_position(period.x(mark.at)), f"{period.text(mark.at)} {mark.label}") for mark in inside],
         y_labels=axis.labels,
         x_labels=period.labels(),
-        is_empty=not any(value for each in series for value in each.values),
+        is_empty=not any(value for each in given.series for value in each.values),
     )
 
 
-def _stack(period: Period, slot: Slot, axis: Axis, series: Sequence[Series], index: int) -> list[Bar]:
-    area, y, found = _area(period, slot), HEIGHT, []
-    for each in series:
+def _stack(given: ChartValues, axis: Axis, index: int) -> list[Bar]:
+    area, y, found = _area(given.period, given.slots[index]), HEIGHT, []
+    for each in given.series:
         if value := each.values[index]:
             height = min(max(HEIGHT - axis.y(value), SMALLEST_BAR), y)
             y -= height
@@ -209,17 +281,18 @@ def _position(value: float) -> str:
     return f"{value:.2f}"
 
 
-def _tooltip(period: Period, axis: Axis, slot: Slot, series: Sequence[Series], index: int) -> str:
-    values = [(each.label, each.values[index]) for each in series]
+def _tooltip(given: ChartValues, axis: Axis, index: int) -> str:
+    values = [(each.label, each.values[index]) for each in given.series]
     texts = [f"{label} {axis.text(value)}" for label, value in values if value is not None]
-    return f"{period.text(slot.starts_at)}: {', '.join(texts) or '–'}"
+    return f"{given.period.text(given.slots[index].starts_at)}: {', '.join(texts) or '–'}"
 
 
-def _summary(title: Promise | str, period: Period, axis: Axis, slots: Sequence[Slot], series: Sequence[Series]) -> str:
+def _summary(given: ChartValues, axis: Axis) -> str:
     """Return the title, the period, and the highest value of each series with its time."""
-    found = [f"{title}, {period.text(period.since)} – {period.text(period.until)}"]
-    for each in series:
-        values = [(value, slot) for slot, value in zip(slots, each.values, strict=True) if value is not None]
+    period = given.period
+    found = [f"{given.title}, {period.text(period.since)} – {period.text(period.until)}"]
+    for each in given.series:
+        values = [(value, slot) for slot, value in zip(given.slots, each.values, strict=True) if value is not None]
         if values:
             value, slot = max(values)
             words = {"label": each.label, "value": axis.text(value), "at": period.text(slot.starts_at)}
