@@ -103,8 +103,7 @@ class PgQueueBackend(BaseTaskBackend):
         """
         engine_task = self._checked(task)
         try:
-            # As Django's framework does, in JSON types: for example, bytes become text.
-            job = engine_task.insert(normalize_json(args), normalize_json(kwargs))
+            job = engine_task.insert(_in_json_types(args), _in_json_types(kwargs))
         except exceptions.InvalidTask as error:
             raise InvalidTask(str(error)) from error
         return self._announced(task, engine_task, job)
@@ -122,7 +121,7 @@ class PgQueueBackend(BaseTaskBackend):
         """
         engine_task = self._checked(task)
         try:
-            alias, insert = engine_task.prepare_insert(normalize_json(args), normalize_json(kwargs))
+            alias, insert = engine_task.prepare_insert(_in_json_types(args), _in_json_types(kwargs))
             return run_after_commits_elsewhere(alias, lambda: self._announced(task, engine_task, insert()))
         except exceptions.InvalidTask as error:
             raise InvalidTask(str(error)) from error
@@ -207,3 +206,8 @@ class PgQueueBackend(BaseTaskBackend):
             )
         except exceptions.InvalidTask as error:
             yield f"OPTIONS: {str(error).partition(': ')[2]}"
+
+
+def _in_json_types(values: Any) -> Any:
+    """Return arguments in JSON types, as Django's framework does. For example, bytes become text."""
+    return normalize_json(values)

@@ -199,8 +199,8 @@ class Extensions(RemoteService):
         self,
         client: RemoteClient,
         leases: RemoteLeases,
-        interrupt: Callable[[Iterable[int]], None],
-        ask_to_cancel: Callable[[Iterable[int]], None],
+        interrupt: Callable[[Iterable[int]], object],
+        ask_to_cancel: Callable[[Iterable[int]], object],
     ) -> None:
         super().__init__("remote-extensions")
         self._client = client
