@@ -16,7 +16,8 @@ from .audit import AuditedJob, AuditEntry
 from .batches import BatchRemoval, JobBatch
 from .breakers import BreakerCount, OpenBreaker
 from .dependencies import JobDependency
-from .executions import Execution, ExecutionLog
+from .execution_logs import ExecutionLog
+from .executions import Execution
 from .history import ArchivedJob
 from .installations import Installation
 from .jobs import DeadJob, Job, JobQuerySet
