@@ -131,7 +131,7 @@ class Mark(NamedTuple):
 
 
 class ChartValues(NamedTuple):
-    """What a chart shows: series with a value for each slot, and marks."""
+    """The content of a chart: series with a value for each slot, and marks."""
 
     name: str
     title: Promise | str

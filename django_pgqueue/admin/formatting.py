@@ -119,10 +119,12 @@ def progress_bar(progress: Progress | None) -> SafeString | str:
     """Return the progress of a job as a bar; "" if it has reported no total, because the fraction is unknown then."""
     if progress is None or (fraction := progress.fraction) is None:
         return ""
-    html = (
-        '<progress class="pgqueue-progress" value="{}" max="1" title="{percent}" aria-label="{}">{percent}</progress>'
+    return format_html(
+        '<progress class="pgqueue-progress" value="{}" max="1" title="{percent}" aria-label="{}">{percent}</progress>',
+        f"{fraction:.4f}",
+        _("progress"),
+        percent=f"{fraction:.0%}",
     )
-    return format_html(html, f"{fraction:.4f}", _("progress"), percent=f"{fraction:.0%}")
 
 
 def progress_line(progress: Progress | None, seen_at: datetime, *, with_message: bool) -> SafeString | None:

@@ -53,7 +53,7 @@ class Treatment(TypedDict, total=False):
     alone: bool
     """Whether there is a single job: if it stays locked, that raises `JobLocked`."""
     seen: Mapping[int, Seen] | None
-    """What the caller has seen of the jobs: those that differ from it are left alone. None: any."""
+    """The jobs as the caller has seen them. Jobs that have changed since are left alone. None: change any."""
     lock_seconds: float | None
     """How long to try to get locked rows. None: `LOCK_WAIT_SECONDS`. Jobs that stay locked are not in the result."""
 

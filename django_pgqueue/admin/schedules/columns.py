@@ -150,7 +150,7 @@ def problem_of(schedule: Schedule) -> str:
 def shown_ticks(schedule: Schedule) -> list[dict[str, Any]]:
     """Return the next runs in the time zone of the schedule and in UTC, with changes of the clock between them.
 
-    There are none if the expression or the time zone is invalid. The ticks are those that the scheduler will fire,
+    If the expression or the time zone is invalid, the list is empty. The ticks are those that the scheduler will fire,
     because the same functions calculate them.
     """
     try:

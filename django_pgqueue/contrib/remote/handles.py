@@ -27,7 +27,7 @@ OF_CLAIMED: Final = (
     *("job_id", "execution_id", "claimed_ms", "task_name", "queue_name", "priority", "run_after", "attempt"),
     *("max_attempts", "crashes", "unknown_seconds", "limit_key", "is_probe"),
 )
-"""What a handle has of a claimed job, in this order."""
+"""The values of a claimed job in a handle, in this order."""
 
 
 class WorkerHandle(NamedTuple):

@@ -49,7 +49,7 @@ FLUSH_SECONDS: Final = 1.5
 KEPT_LIMIT: Final = 200
 """How many scopes of failed attempts a process keeps. An event without its scope has no user and no breadcrumbs."""
 OF_JOB: Final = ("job_id", "database", "execution_id", "queue_name", "attempt")
-"""What describes an attempt: attributes of its context, and arguments of the receivers."""
+"""The values that describe an attempt: attributes of its context, and arguments of the receivers."""
 CHUNK_IDS: Final = 100
 """How many ids of its jobs the context of a chunk has."""
 REPORTS: Final = ("dead", "failures")

@@ -49,7 +49,9 @@ class Note(NamedTuple):
 
 
 class Unwritten(dict[ExecutionKey, Value]):
-    """What is not written yet of each execution. Any thread adds values: each access is one atomic operation on a dict.
+    """The value of each execution that is not written yet.
+
+    Any thread adds values, because each access is one atomic operation on a dict.
 
     Args:
         as_row: Makes the row that is written.

@@ -241,7 +241,7 @@ TRUST_ATTEMPTS = [
         "a backoff that exits charges no job",
         old=", job.execution_id)",
         new=")",
-        inside="_delay",
+        inside="delay_after_failure",
         tests=("tests/worker/test_exit_cause.py",),
     ),
     Mutant(

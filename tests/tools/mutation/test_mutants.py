@@ -92,7 +92,7 @@ def test_mutant_of_renamed_code_is_refused():
 
 def test_mutant_with_ambiguous_name_is_refused():
     """The message names the files, so that the author can choose one."""
-    with pytest.raises(LookupError, match=r"in .*drawing\.py, .*isolated_process\.py"):
+    with pytest.raises(LookupError, match=r"in .*charts\.py, .*isolated_process\.py"):
         mutated(Mutant("any", "def _run", "b", inside="_run"), code_names())
 
 
