@@ -282,8 +282,6 @@ def test_notes_refused_lines_are_dropped_and_progress_is_written(engine, monkeyp
 def test_notes_failed_write_keeps_the_lines(engine, monkeypatch, is_lost):
     helpers.make_job(engine)
     claimed = helpers.claim_one(engine)
-    notes = Notes()
-    notes.open_log(claimed.key)(line(1))
 
     def fail(connection, logs):
         if is_lost:
@@ -293,6 +291,8 @@ def test_notes_failed_write_keeps_the_lines(engine, monkeypatch, is_lost):
 
     with monkeypatch.context() as patched:
         patched.setattr(lifecycle_logs, "keep_logs", fail)
+        notes = Notes()
+        notes.open_log(claimed.key)(line(1))
         if is_lost:
             with pytest.raises(psycopg.OperationalError):
                 notes.write(engine)

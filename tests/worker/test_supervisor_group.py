@@ -25,7 +25,7 @@ from django_pgqueue.worker.runtime import health_report
 from django_pgqueue.worker.runtime.health_report import HealthReport, judge_all
 from django_pgqueue.worker.runtime.shared_memory import HealthMemory
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
-from django_pgqueue.worker.supervision import stop_signals, supervisor_group
+from django_pgqueue.worker.supervision import helper_process, stop_signals, supervisor_group
 from django_pgqueue.worker.supervision.stop_signals import PassedOnSignals, StopSignals
 from django_pgqueue.worker.supervision.supervisor_group import DatabaseFilter, SupervisorGroup
 from tests import helpers
@@ -83,7 +83,7 @@ def group(monkeypatch, tmp_path):
     monkeypatch.setattr(FakeSupervisor, "starts", tmp_path / "starts")
     (tmp_path / "starts").touch()
     monkeypatch.setattr(supervisor_group, "run_exit_functions", lambda: None)
-    monkeypatch.setattr(supervisor_group.django_connections, "close_for_good", lambda: None)  # those of pytest
+    monkeypatch.setattr(helper_process.django_connections, "close_for_good", lambda: None)  # those of pytest
 
     def run(*names, meanwhile=lambda pid: None, **options):
         began = time.monotonic()
