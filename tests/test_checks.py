@@ -42,6 +42,7 @@ print(*(check.__name__ for check in registry.get_checks(include_deployment_check
 """
 
 
+@pytest.mark.promise("defect-checks-not-registered")
 def test_project_that_only_installs_the_app_gets_every_check():
     """The tests import the module of the checks. A project does not."""
     command = [sys.executable, "-c", REGISTERED]
