@@ -30,6 +30,7 @@ class PgQueueConfig(AppConfig):
             ImproperlyConfigured: `PGQUEUE["TASK_MODULES"]` names a module that does not exist.
             Exception: Any error that a tasks module raises during its import.
         """
+        from . import checks  # noqa: F401 -- the import registers the checks
         from .ends import job_operations
 
         self.job_operations = job_operations

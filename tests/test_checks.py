@@ -1,5 +1,7 @@
 """System checks: the messages of `manage.py check` for an invalid configuration, each with its id."""
 
+import subprocess
+import sys
 import types
 from unittest import mock
 
@@ -13,6 +15,7 @@ from django_pgqueue.schedules import declarations
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 from tests.app import tasks
+from tests.process.harness import environment
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +31,23 @@ def ids(messages):
 
 def test_checks_valid_configuration_reports_nothing():
     assert [message for message in run_checks() if str(message.id).startswith("pgqueue.")] == []
+
+
+REGISTERED = """
+import django
+django.setup()
+from django.core.checks.registry import registry
+print(*(check.__name__ for check in registry.get_checks(include_deployment_checks=True)
+        if check.__module__ == "django_pgqueue.checks"))
+"""
+
+
+@pytest.mark.promise("defect-checks-not-registered")
+def test_project_that_only_installs_the_app_gets_every_check():
+    """The tests import the module of the checks. A project does not."""
+    command = [sys.executable, "-c", REGISTERED]
+    done = subprocess.run(command, env=environment(None), capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.split()) == sorted(name for name in vars(checks) if name.startswith("check_"))
 
 
 @override_settings(PGQUEUE={"LEASE": 0, "MAX_ATTEMTPS": 3})
