@@ -391,10 +391,10 @@ atexit.register(lambda: [print(one) for one in threading.enumerate() if one.name
 import django
 django.setup()
 from django_pgqueue.waiting import completion_listener
-told = threading.Event()
-wait = completion_listener.awaiting("default", 1, told.set)
+notified = threading.Event()
+wait = completion_listener.awaiting("default", 1, notified.set)
 wait.__enter__()
-assert told.wait(20)
+assert notified.wait(20)
 """
 
 

@@ -519,7 +519,9 @@ WAITS = of_tests(
     ("tests/test_waiting.py",),
     Mutant("an operator's retry is the end", "return job.state in FINISHED", "return True", inside="_is_over"),
     Mutant("a wait in vain is allowed", "        if is_first:\n", "        if False:\n", inside="_is_over"),
-    Mutant("the first attempt's error is told", 'order_by("-id")', 'order_by("id")', inside="result_wait._result"),
+    Mutant(
+        "the error of the first attempt is returned", 'order_by("-id")', 'order_by("id")', inside="result_wait._result"
+    ),
     Mutant("no look at the end of the time", "    yield 0.0\n", "", inside="_pauses"),
     Mutant(
         "what nobody sees is waited for",

@@ -85,7 +85,7 @@ def starved_completer(run: Run) -> str:
 
 
 def _is_starved(run: Run) -> bool:
-    """End the completer's connection, allow no other one, and tell whether the next job's success stays unwritten.
+    """End the completer's connection, allow no other one, and return whether the next success stays unwritten.
 
     With a limit of 1 the completer could take the place of another lost connection. It may have opened another one just
     before the limit applied: then that one writes the success, and is ended by the next try.

@@ -153,7 +153,7 @@ def child_killed(run: Run) -> str:
     quick=True,
 )
 def supervisor_killed(run: Run) -> str:
-    # A process stops in two thirds of a lease of 4 s. On a machine under load, too little is left for the release.
+    # With a lease of 4 s, a process under load could lack the time for the release: it waits 2 s for its jobs first.
     jobs = run.enqueue("plain", 2, until=str(run.where / "go"))
     took = _kill_supervisor(run, run.worker(LEASE=8.0), 2)
     assert run.states() == {"ready": 2}, run.states()
