@@ -97,7 +97,7 @@ class Batch(BatchReference):
             load_row.using(batch=batch).enqueue_many((row.pk,) for row in rows)
     """
 
-    __slots__ = ("_block", "_callbacks", "_description", "_parent", "_saved_by_block")
+    __slots__ = ("_callbacks", "_description", "_parent", "_saved_by_block")
 
     def __init__(
         self,
@@ -121,7 +121,6 @@ class Batch(BatchReference):
         self._callbacks = {"on_success": on_success, "on_complete": on_complete, "on_failure": on_failure}
         self._description = description
         self._parent = parent
-        self._block = ExitStack()
         self._saved_by_block = False
 
     def __repr__(self) -> str:
@@ -180,19 +179,21 @@ class Batch(BatchReference):
             self._saved_by_block = self.id is None
             if self._saved_by_block:
                 self.open()
-            self._block = stack.pop_all()
+            stack.pop_all()  # __exit__() leaves the block: Django keeps its state on the connection
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        block = transaction.atomic(using=self.database)
         if error is None:
-            with self._block:
+            with ExitStack() as stack:
+                stack.push(block)
                 self.close()
             return
         if self._saved_by_block:
             self.id = None  # its row is rolled back
-        self._block.__exit__(kind, error, traceback)
+        block.__exit__(kind, error, traceback)
 
     # ------------------------------------------------------------------ fill
 

@@ -1,7 +1,7 @@
 """All checks of the doctor, in the order in which they run and are shown.
 
-To add a check, write its function and its `Check` in one of the modules below, and add it to both tables of
-docs/production/doctor.md. A test compares the page with the checks.
+To add a check, write a function with `@check(...)` in one of the modules below, add it to the tuple of that module, and
+add it to both tables of docs/production/doctor.md. A test compares the page with the checks.
 """
 
 from __future__ import annotations

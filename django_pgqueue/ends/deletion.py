@@ -81,7 +81,7 @@ def delete_job(job: Job, using: str | None) -> Deleted:
 
 def delete_jobs(jobs: JobQuerySet, alias: str) -> Deleted:
     """Delete the jobs of a queryset, as `delete_job()`. Jobs that other sessions keep locked for 5 s are left alone."""
-    from django_pgqueue.models.operations_link import ChosenJobs  # models can be imported only after the apps
+    from django_pgqueue.models.operations_link import ChosenJobs  # models load only after the apps
 
     total: Counter[str] = Counter()
     with transaction.atomic(using=alias):

@@ -221,7 +221,7 @@ def _formatted(
     task: TaskDefinition, limit: Limit, template: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str:
     """Return the template of a key with the arguments of a call, or the defaults of the function."""
-    parameters = task.signature.parameters.values()
+    parameters = list(task.signature.parameters.values())[task.takes_context :]
     defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
     values = {**defaults, **_by_name(task, args, kwargs)}
     for name in limit.argument_names:

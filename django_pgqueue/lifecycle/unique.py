@@ -1,8 +1,8 @@
 """Add jobs with a unique key, on the caller's connection and in the caller's transaction.
 
-`django_pgqueue.enqueue.unique` calls these functions. The unique indexes protect the invariant: at most one job of a
+`enqueue` calls these functions. The unique indexes protect the invariant: at most one job of a
 task has a key at a time, by the states of that job or for a uniqueness window (a row of `pgqueue_uniqueness_window`).
-The functions for several jobs take the row and the rule of the first one.
+The functions for several jobs take the row and the rule of the first one, but for `enqueue_each_unique()`.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ COMPLETION_SECONDS: Final = 15.0
 so a shorter limit would end processes that recover by themselves."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Liveness:
     """Watches the services of one process."""
 

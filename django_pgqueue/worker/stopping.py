@@ -89,7 +89,7 @@ def _wait(condition: Callable[[], bool], deadline: float) -> None:
         time.sleep(TURN_SECONDS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LastWrites:
     """The last writes of one worker process, on a connection of their own.
 

@@ -560,3 +560,18 @@ def test_batch_opened_in_coroutine_names_the_form_to_await():
 
     with pytest.raises(SynchronousOnlyOperation, match=r"a batch was opened from a coroutine: use `await batch.aopen"):
         async_to_sync(view)()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_batch_entered_in_its_own_block_is_stored_with_all_its_jobs():
+    with with_callbacks() as batch:
+        with batch:
+            batch.add([tasks.add.s(1)])
+        batch.add([tasks.add.s(2)])
+    assert not connection.in_atomic_block
+    assert batch.progress() == BatchProgress(ready=2)
+    with pytest.raises(ZeroDivisionError), batch, batch:
+        raise ZeroDivisionError
+    assert not connection.in_atomic_block
+    run_jobs()
+    assert calls() == ["complete", "success"]

@@ -285,7 +285,6 @@ def test_later_jobs_let_the_fetcher_sleep_until_the_first_is_due(engine, make_fe
 @pytest.mark.promise("many-lanes-due-in-time")
 def test_job_beyond_the_kept_times_begins_a_circle_in_time(engine, make_fetcher, monkeypatch, clock):
     monkeypatch.setattr(lane_walk, "SOON_SECONDS", 30.0)
-    monkeypatch.setattr(lane_walk, "SOON_SECONDS", 30.0)
     make_later_lanes(engine, 40)
     fetcher = make_fetcher()
     fetcher.may_sleep(RARELY_SECONDS)
@@ -566,7 +565,7 @@ def test_random_histories_claim_each_due_job_once(engine, make_fetcher, monkeypa
     """Jobs are enqueued late and behind cursors, and queues are paused and resumed. At the end, all jobs have run."""
     chance = random.Random(seed)
     monkeypatch.setattr(lane_walk, "MOST_LANES", chance.choice([4, 1000]))
-    monkeypatch.setattr(lane_walk, "MOST_LANES", chance.choice([4, 1000]))
+    monkeypatch.setattr(lane_walk, "MOST_LATER", chance.choice([4, 1000]))
     monkeypatch.setattr(lanes_module, "SLOW_SECONDS", chance.choice([0.0, 1.0]))
     slots = None if seed % 2 else slots_of(**{name(3): 1, "others": None})
     fetcher = make_fetcher(capacity=5, queue_slots=slots)

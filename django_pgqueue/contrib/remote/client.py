@@ -214,7 +214,7 @@ class RemoteClient:
             if wait_seconds is not None:
                 with self._lock:
                     self._claiming = None
-        return self._answer(response, text)
+        return self._answer(response, text, has_items="executions" in body)
 
     def _begin_claim(self, connection: http.client.HTTPConnection) -> None:
         connection.connect()
@@ -230,14 +230,15 @@ class RemoteClient:
             )
         return http.client.HTTPConnection(self._host, self._port, timeout=timeout_seconds)
 
-    def _answer(self, response: http.client.HTTPResponse, text: bytes) -> Any:
+    def _answer(self, response: http.client.HTTPResponse, text: bytes, *, has_items: bool) -> Any:
         try:
             answer = json.loads(text)
         except (ValueError, RecursionError):
             answer = None
         is_object = isinstance(answer, dict)
         # If all executions of a request have failed alike, the answer has their status, and a result for each.
-        if is_object and (response.status in (200, 201, 207) or isinstance(answer.get("executions"), list)):
+        has_results = has_items and is_object and isinstance(answer.get("executions"), list)
+        if has_results or (is_object and response.status in (200, 201, 207)):
             return answer
         detail = answer.get("detail", "") if is_object else ""
         after = response.headers.get("Retry-After", "")

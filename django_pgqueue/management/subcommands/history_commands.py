@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -85,7 +86,7 @@ def _archive(options: Options, out: Output) -> None:
         count = _count(options, alias, states, older_than_seconds=older_than.total_seconds())
         out.write(f"{count:,} jobs would be archived.")
         return
-    done = [0]
+    done = deque([0], maxlen=1)
     try:
         archived = history.archive(
             older_than=older_than,

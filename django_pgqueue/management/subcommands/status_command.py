@@ -66,8 +66,8 @@ COLUMNS: Final = (
     Column("pause", _pause, is_flexible=True),
 )
 HEADINGS: Final = frozenset({"queue", "due", "oldest due", "running", "dead", "in/min", "out/min", "slots", "pause"})
+"""The headings of the columns that fit 80 characters."""
 SHORT_TABLE: Final = [column for column in COLUMNS if column.heading in HEADINGS]
-"""The columns of the table of queues that fit 80 characters."""
 
 
 def tiles(overview: stats.Overview, out: Output) -> list[str]:

@@ -77,6 +77,8 @@ class Unwritten(dict[ExecutionKey, Value]):
         """
         wanted = list(self) if keys is None else keys
         taken = {key: value for key in wanted if (value := self.pop(key, None)) is not None}
+        if not taken:
+            return set()
         rows = [self._as_row(key, value) for key, value in taken.items()]
         try:
             answers, refused, left = execute.divided(connection, rows, partial(self._write, connection))

@@ -107,7 +107,7 @@ class LeaseWatch:
         }
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Rescuer:
     """Rescues the jobs of lost workers.
 

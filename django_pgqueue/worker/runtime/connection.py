@@ -62,7 +62,7 @@ class Link:
         self._is_lost = True
         self.gate = ReconnectGate()
         self.open_connection: EngineConnection | None = None
-        """The connection. It may have been lost since its last use."""
+        """The connection, if there is one. It may have been lost since its last use."""
 
     @contextmanager
     def use(self) -> Iterator[EngineConnection]:

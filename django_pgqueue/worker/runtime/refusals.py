@@ -81,7 +81,7 @@ class Backoff(NamedTuple):
     until: float
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Refusals:
     """The refused rows of one service.
 

@@ -31,7 +31,7 @@ END_SECONDS: Final = 1.0
 def fork_helper(health: HealthThread, begin: Callable[[], None], main: Callable[[], NoReturn], name: bytes) -> int:
     """Run a function in a new process with this name, which survives the signals that stop the worker; return its pid.
 
-    `begin` is called first in the new process. It closes what belongs to this one.
+    `begin` is called in the new process, before `main`. It closes what belongs to this one.
     """
     django_connections.close_for_good()
     with health.paused():
