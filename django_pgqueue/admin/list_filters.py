@@ -1,9 +1,9 @@
 """The filters of the lists of jobs and dead letters: what a user can choose, and the search that the choices mean.
 
-Used by `jobs` and `job_list`. A filter does not change the queryset: `search_of()` reads the parameters of the URL, and
-`job_search` finds the jobs with indexes. Django's own filters are too slow for this table: on a million rows, the
-choices of a column filter come from `SELECT DISTINCT` over the whole table (60 ms), and `date_hierarchy` counts days
-(227 ms).
+A filter of jobs does not change the queryset: `search_of()` reads the parameters of the URL, and `job_search` finds the
+jobs with indexes. Django's own filters are too slow for this table: on a million rows, the choices of a column filter
+come from `SELECT DISTINCT` over the whole table (60 ms), and `date_hierarchy` counts days (227 ms). The filters of
+batches filter the queryset themselves.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class DepthReading:
 
 
 def read_ready(connection: Connection, *, by_task: bool) -> list[Ready]:
-    """Return the ready jobs of each lane, or of each task in each lane, without a limit and then with one."""
+    """Return the ready jobs of each lane, or of each task in each lane. Those with a limit come last, by task."""
     params = {
         "limit": COUNT_LIMIT,
         "lanes_limit": LANES_LIMIT,

@@ -240,9 +240,15 @@ def _ahead_in_lanes(job: ExplainedJob) -> Count:
     }
     own = execute(connection, queries.AHEAD_IN_LANE, params)[0][0]
     ahead = Count(min(own, COUNT_LIMIT), own <= COUNT_LIMIT)
+    first: dict[tuple[str, int], bool] = {}
     for lane in read_ready(connection, by_task=bool(pauses.of_tasks)):
         is_paused = lane.queue_name in pauses.of_queues or lane.task_name in pauses.of_tasks
-        if not is_paused and all(_comes_first(lane, row, worker) for worker in job.workers):
+        if is_paused:
+            continue
+        key = (lane.queue_name, lane.priority)
+        if key not in first:
+            first[key] = all(_comes_first(lane, row, worker) for worker in job.workers)
+        if first[key]:
             ahead += Count(lane.due, not lane.due_is_cut)
     return ahead
 

@@ -198,7 +198,7 @@ class Compared(NamedTuple):
 
 
 def compare(task_name: str, texts: Sequence[str]) -> Compared:
-    """Return the arguments of calls, given as stored text."""
+    """Return the arguments of calls, given as stored text. Sensitive values are hidden before they are compared."""
     calls: list[dict[str, str]] = []
     note = ""
     for text in texts:

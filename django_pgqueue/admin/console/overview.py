@@ -31,7 +31,8 @@ from .page import Banner, ConsolePage, unread_banners
 from .queues import queue_rows
 
 EXAMINED: Final = ("server", "migrations", "installation", "listening", "pinned_rows")
-"""The ids of the doctor's checks that the overview runs."""
+"""The ids of the doctor's checks that the overview runs. They take a few milliseconds: the page may be refreshed every
+two seconds."""
 NAMES_LIMIT: Final = 5
 DAY: Final = timedelta(days=1)
 INCIDENTS_LIMIT: Final = 8

@@ -34,11 +34,7 @@ logger = logging.getLogger("django_pgqueue.admin")
 
 
 class Banner(NamedTuple):
-    """A warning: its level, a sentence, and what to do about it.
-
-    Only checks of the doctor that take a few milliseconds run here, because the page may be refreshed every two
-    seconds.
-    """
+    """A warning: its level, a sentence, and what to do about it."""
 
     level: Level
     text: Promise | str
