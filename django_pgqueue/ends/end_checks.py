@@ -1,7 +1,8 @@
 """Run the checks that follow the ends of jobs, in their order. This is the only code that knows all of them.
 
-The completer, the foreground run and remote workers note the reports that they have written (`EndChecks`). For other
-ends, `Reactions` calls `follow()` after the transition. The maintenance and the testing kit call `sweep()`.
+The completer, the foreground run and the views of remote workers note the reports that they have written (`EndChecks`).
+For most other ends, `Reactions` or `settlement` calls `follow()` after the transition. The maintenance and the testing
+kit call `sweep()`, which finds the rest.
 
 A check must not keep the jobs of others from their completion: if the database refuses it, it is left to the sweep.
 """
@@ -37,7 +38,7 @@ logger = logging.getLogger("django_pgqueue.worker")
 CHECKS: Final[tuple[EndCheck, ...]] = (Compensations(), Graphs(), Batches())
 """In this order: a dependent that is cancelled can end its batch, and a compensation comes before both."""
 LOCKED_SECONDS: Final = 10.0
-"""How long a process tries what another session has locked. Afterwards the sweep finds it."""
+"""How long a process retries a job or a batch that another session has locked. Afterwards the sweep finds it."""
 LOCKED_INTERVAL_SECONDS: Final = 0.05
 NEVER: Final = float("inf")
 

@@ -1,7 +1,8 @@
-"""Write schedules. `ticks` enqueues their jobs.
+"""Read and write schedules. `ticks` enqueues their jobs.
 
-The worker's scheduler and the admin call these functions. The invariant: nothing that was computed from an older
-version of a schedule is written (the `revision` and the expected tick are the fence).
+The worker's scheduler, the admin and `manage.py pgqueue` call these functions. The invariant: a definition, a problem
+or a tick is written only if the schedule is as the caller has read it. The `revision` and the expected tick are the
+fence.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .operator import LOCK_WAIT_SECONDS
 from .ranges import rows_in_ranges
 
 FIRST_OPTIONS: Final = 3
-"""Job options in every digest. A later one is included only if it is set, so that a new release changes no digest."""
+"""How many job options are in every digest. Others are included only if set, so a new release changes no digest."""
 PRUNE_LIMIT: Final = 10_000
 """Ticks of each schedule that one statement removes at most."""
 
@@ -46,7 +47,7 @@ class Definition(NamedTuple):
     is_unique: bool = False
     is_limited: bool = False
     has_own_queue: bool = False
-    """These two are read only for schedules of the admin, so they do not change the digest."""
+    """Used only for schedules of the admin, so it does not change the digest. The next field is neither."""
     has_own_priority: bool = False
 
     @property

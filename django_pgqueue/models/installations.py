@@ -1,6 +1,7 @@
-"""The Django model of installations: who works on this database. Workers read it when they connect (see `clone_guard`).
+"""The Django model of installations: which server, database and environment these tables belong to.
 
-`lifecycle` writes it. A database normally has one row. A restored dump brings the row of the database it was made from.
+`lifecycle` writes it. Workers check it when they connect and at each heartbeat (`clone_guard`). A database normally has
+one row. A restored dump brings the row of the database it was made from.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Statements that add the nodes of workflows, advance them, restore them, and read the results that they need."""
+"""Statements on workflows: add nodes and edges, advance waiting jobs, restore them after a retry, read results."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ SELECT nextval('pgqueue_job_id_seq') FROM generate_series(1, %(count)s::bigint)
 # Moves:  new → ready, waiting
 # Caller: lifecycle.graphs.add_nodes(), page by page
 #
-# The calls come as in ENQUEUE_EACH.
+# The calls come as in `enqueueing.ENQUEUE_EACH`.
 ADD_NODES: Final = """/* pgqueue:add_nodes */
 INSERT INTO pgqueue_job
     (id, state, in_graph, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers,
@@ -43,7 +43,7 @@ FROM unnest(%(job_ids)s::bigint[], %(needs_ids)s::bigint[], %(policies)s::varcha
     AS given (job_id, needs_id, policy)
 """
 
-# Add the dependents of the failing jobs.
+# A part of a recursive query: it adds the dependents of the failing jobs to `failing`.
 DEPENDENTS: Final = """    UNION
     SELECT edge.job_id
     FROM failing

@@ -18,7 +18,7 @@ from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.definition import TaskDefinition
 
 SHOWN_ELSEWHERE: Final = frozenset({"name", "queue_name", "takes_context", "run_after"})
-"""Options that are not listed among the options of a task."""
+"""Options that are not listed: the name and the queue have columns of their own."""
 
 
 def summary_of(task: TaskDefinition) -> str:

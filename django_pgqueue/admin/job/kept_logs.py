@@ -1,7 +1,6 @@
 """Read and format the log lines of a job's executions for the page of the job.
 
-Called by `job_page`. As there, values of unlimited size are cut in SQL: a value that is cut cannot be read, and shows
-no lines.
+The page calls it. SQL cuts long values, as it does for the rest of the page. JSON that was cut shows no lines.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from django_pgqueue.ground.job_log import HALF_CHARACTERS, LogLine, as_lines
 from django_pgqueue.models import ExecutionLog, Job
 
 LOGS_SHOWN: Final = 5
-"""Latest executions whose lines are shown. Each can have 64 Ki characters."""
+"""How many executions show their lines, the latest first. Each can have 64 Ki characters."""
 TEXT_LIMIT: Final = 16 * HALF_CHARACTERS
 """Characters of each column that are read. JSON escapes can make a text six times longer."""
 LOUD: Final = frozenset({"WARNING", "ERROR", "CRITICAL"})

@@ -1,4 +1,7 @@
-"""The Django model of the tokens of remote workers, for reading. `lifecycle.remote_tokens` writes them."""
+"""The Django model of the tokens of remote workers. The admin and `manage.py pgqueue` read them by it.
+
+`lifecycle.remote_tokens` writes tokens, and checks those of requests.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class RemoteToken(models.Model):
     created_by = models.CharField(_("created by"), max_length=150)
     expires_at = InstantField(_("expires at"), null=True)
     used_at = InstantField(_("last used at"), null=True)
-    """To the minute."""
+    """Updated once a minute at most."""
     revoked_at = InstantField(_("revoked at"), null=True)
     revoked_by = models.CharField(_("revoked by"), max_length=150)
 

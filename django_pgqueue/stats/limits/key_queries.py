@@ -1,11 +1,11 @@
 """The statements of `stats` on single limit keys, and on a job among the others of its key.
 
-The rules of `queries` apply.
+The rules of `stats.queries` apply. `key_figures`, `explanation` and `controls` run them.
 """
 
 from typing import Final
 
-# Count the ready jobs of these keys in these lanes, and return the first job of each.
+# Count the ready jobs of these keys in these lanes, and return the first job of each key in each lane.
 #
 # Index: pgqueue_job_limited, and the row of the first entry of each key
 JOBS_OF_KEYS: Final = """/* pgqueue:jobs_of_keys */

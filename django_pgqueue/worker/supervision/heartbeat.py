@@ -1,6 +1,6 @@
 """Send the heartbeats of a supervisor, which extend the leases of its worker processes.
 
-The supervisor calls `HeartbeatSender.send()` in its only thread. One statement extends the leases of all its processes,
+The supervisor calls `HeartbeatSender.send()` in its main thread. One statement extends the leases of all its processes,
 however many jobs they run. `settlement` closes the executions of processes that have ended.
 """
 
@@ -39,7 +39,7 @@ RETRY_SECONDS: Final = 1.0
 
 
 def register(connection: EngineConnection, options: Options, pid: int, worker_id: int | None = None) -> int:
-    """Register a worker process under `worker_id`, or under a new id if that is None; return the id.
+    """Register a worker process, or the process of a foreground run; return its id: `worker_id`, or a new one for None.
 
     Called by the supervisor after it has forked a process, by a heartbeat that finds the record missing because the
     tables were emptied, and by `foreground_run`. Worker ids are never reused, so a record that is written again under

@@ -1,6 +1,6 @@
 """Call the project's log handlers for the supervisor in a separate process. `HelperProcesses` creates a `LogProcess`.
 
-The supervisor sends the heartbeats of all worker processes in its only thread. A log handler that blocks or raises
+The supervisor sends the heartbeats of all worker processes in its main thread. A log handler that blocks or raises
 there would cost running jobs their leases. The supervisor therefore writes its records as JSON lines to a pipe, without
 waiting, and the log process passes them to the project's handlers. A record that does not fit into the pipe is dropped
 and counted.

@@ -1,10 +1,10 @@
 """The supervisor: the parent of the worker processes, even of a single one. `runworker` creates and runs it.
 
 It sends the heartbeats, because C code that holds the interpreter lock would stop a heartbeat thread in the worker
-process, and because only the parent notices at once that a child has died. It has no threads, so it can fork safely.
-It calls neither application code nor log handlers, because these may block: `settlement` and `log_process` call them
-in other processes. If a child dies, its executions are closed without waiting for their leases. A child that has shown
-no sign of life for ten minutes gets no more heartbeats and is killed.
+process, and because only the parent notices at once that a child has died. Its only other thread reports its health,
+and pauses while it forks. It calls neither application code nor log handlers, because these may block: `settlement` and
+`log_process` call them in other processes. If a child dies, its executions are closed without waiting for their leases.
+A child that has shown no sign of life for ten minutes gets no more heartbeats and is killed.
 """
 
 from __future__ import annotations
