@@ -236,7 +236,7 @@ def of_running(connection):
 
 
 def abandoned(connection):
-    rows = execute(connection, sql.requeues.ABANDONED, {"after_id": HISTORY + KEYED, "limit": 20 * BATCH})
+    rows = execute(connection, sql.stranded.ABANDONED, {"after_id": HISTORY + KEYED, "limit": 20 * BATCH})
     ids = [row[1] for row in rows]
     return {"job_ids": ids, "attempts": [1] * len(ids), "delays_seconds": [1.0] * len(ids), **WORKER}
 
@@ -449,7 +449,7 @@ def test_cases_find_rows_to_read_or_change(filled):
         assert len(execute(filled, sql.schedules.FIRE, many_ticks(filled))) == SCHEDULES - 1  # 7 is fired above
         assert len(expiry.expire(filled, worker_id=1, error="", limit=BATCH)) == BATCH
         assert len(execute(filled, sql.sagas.COMPENSATE, compensated(filled))) == BATCH
-        assert len(execute(filled, sql.requeues.REQUEUE, abandoned(filled))) == 20
+        assert len(execute(filled, sql.stranded.REQUEUE, abandoned(filled))) == 20
         assert len(execute(filled, sql.steps.SUSPEND, suspended(filled))) == BATCH
         assert len(unique.holders(filled, "noop", keys(filled)["unique_keys"])) == BATCH
         assert len(unique.open_windows(filled, "noop", keys(filled)["unique_keys"])) == BATCH

@@ -14,8 +14,8 @@ from django_pgqueue.waiting import completion_listener
 from django_pgqueue.worker.completion.writer import release_executions
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
+from django_pgqueue.worker.supervision.crash_charges import settle
 from django_pgqueue.worker.supervision.heartbeat import ChildProcess
-from django_pgqueue.worker.supervision.open_executions import settle
 from django_pgqueue.worker.supervision.settlement import WITHOUT_SIGNALS
 from tests import helpers
 from tests.app import tasks

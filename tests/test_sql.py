@@ -54,13 +54,13 @@ from django_pgqueue.lifecycle import (
     pruning,
     ranges,
     remote_tokens,
-    requeues,
     rescues,
     rollups,
     sagas,
     schedules,
     search_keys,
     stored_calls,
+    stranded,
     ticks,
     unique,
     worker_requests,
@@ -197,7 +197,7 @@ def call_fallbacks(engine):
     helpers.make_job(engine)
     lost = helpers.claim_one(engine)
     engine.execute("DELETE FROM pgqueue_execution WHERE id = %s", [lost.execution_id])
-    requeues.requeue(engine, lambda held: 0.0, worker_id=1, error="")
+    stranded.requeue(engine, lambda held: 0.0, worker_id=1, error="")
     [late] = helpers.make_jobs(engine, expires_seconds=-1.0)
     old = "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at) VALUES (%s, '{}', 'dead', '2001-01-01')"
     engine.execute(old, [helpers.NOOP])

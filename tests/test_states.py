@@ -25,8 +25,8 @@ from django_pgqueue.lifecycle import (
     leases,
     operator,
     pruning,
-    requeues,
     steps,
+    stranded,
     ticks,
 )
 from django_pgqueue.lifecycle.types import EPOCH, Cancelled, Noted, Released, TransitionResult, TransitionStatus
@@ -226,7 +226,7 @@ def requeue(delay):
 
     def delete_and_requeue(engine, specimen):
         engine.execute("DELETE FROM pgqueue_execution WHERE job_id = %s AND outcome IS NULL", [specimen.job_id])
-        found = requeues.requeue(engine, lambda job: delay, worker_id=1, error="its execution was removed")
+        found = stranded.requeue(engine, lambda job: delay, worker_id=1, error="its execution was removed")
         return {job.job_id: result for job, result in found.requeued}.get(specimen.job_id)
 
     return delete_and_requeue

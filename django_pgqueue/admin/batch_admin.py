@@ -29,8 +29,8 @@ from .batches.acts import act_urls, not_found
 from .batches.page import batch_page
 from .batches.words import STATES, badges, with_words
 from .formatting import moment_ago, visible
-from .links import address
 from .list_filters import BatchFilter, JobFilter, row_id_of
+from .navigation import address
 from .readonly import DatabaseChangeList, ReadOnlyAdmin, column
 
 COUNTED: Final = 10_000

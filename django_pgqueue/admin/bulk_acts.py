@@ -24,8 +24,8 @@ from django_pgqueue.states import ActOutcome, TransitionName
 
 from . import databases, private
 from .formatting import full_date, visible
-from .links import address
 from .list_filters import instant_of
+from .navigation import address
 
 NAMES: Final = {
     "state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class", "limit": "limit_key"

@@ -28,8 +28,8 @@ from django_pgqueue.states import State
 from . import databases, search_keys, shown
 from .act_view import FORM, act_view
 from .bulk_acts import links_of_list, of_list
+from .buttons import back_of, button_urls
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
-from .control_acts import back_of, button_urls
 from .formatting import shortened
 from .forms import confirmation
 from .forms.enqueue_form import enqueue_view
@@ -39,8 +39,8 @@ from .job.edit_and_retry import edit_view
 from .job.list_pages import FoundPaginator, JobChangeList
 from .job.page import job_page
 from .limits.form import form_url
-from .links import redirect_to
 from .list_filters import BatchFilter, ErrorFilter, LimitFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
+from .navigation import redirect_to
 from .private import LIST_NOTE, NO_PERMISSION, may_view, with_permission
 from .row_operations import Operation, selected_action
 

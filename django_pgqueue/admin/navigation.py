@@ -1,19 +1,114 @@
-"""The navigation above all pages of the console: links to the other pages, and a switch between databases."""
+"""The navigation: the addresses of the console's pages, the links between them, and the row of links above them all.
+
+A site need not register every model, so a page can be missing. The link is left out then, and the page that would show
+it still works.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from django.contrib.admin import AdminSite
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.urls import NoReverseMatch, reverse
+from django.utils.functional import Promise
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.admin import databases, private
 from django_pgqueue.db.queue_databases import queue_aliases
+from django_pgqueue.declared.limits import name_of
 from django_pgqueue.models import Job
 
-from . import databases
-from .links import PLACES, allowed_url
+from .formatting import breakable, visible
+
+
+class LinkedPage(NamedTuple):
+    """A page that the navigation links: the name of its URL without the prefix, its label, and its permission."""
+
+    name: str
+    label: Promise | str
+    permission: str
+
+
+PLACES: Final = (
+    LinkedPage("overview", _("Overview"), "pgqueue.view_job"),
+    LinkedPage("queues", _("Queues"), "pgqueue.view_job"),
+    LinkedPage("job_changelist", _("Jobs"), "pgqueue.view_job"),
+    LinkedPage("deadjob_changelist", _("Dead letters"), "pgqueue.view_job"),
+    LinkedPage("incidents", _("Incidents"), "pgqueue.view_job"),
+    LinkedPage("jobbatch_changelist", _("Batches"), "pgqueue.view_jobbatch"),
+    LinkedPage("worker_changelist", _("Workers"), "pgqueue.view_worker"),
+    LinkedPage("tasks", _("Tasks"), "pgqueue.view_job"),
+    LinkedPage("limits", _("Limits"), "pgqueue.view_job"),
+    LinkedPage("schedule_changelist", _("Schedules"), "pgqueue.view_schedule"),
+    LinkedPage("pause_changelist", _("Pauses"), "pgqueue.view_pause"),
+    LinkedPage("bulk_acts", _("Audit"), "pgqueue.view_job"),
+    LinkedPage("doctor", _("Doctor"), "pgqueue.view_job"),
+)
+"""All pages that the navigation links, in its order. It leaves out a page whose model is not registered."""
+PERMISSIONS: Final = {place.name.removesuffix("list"): place.permission for place in PLACES}
+"""The permissions of these pages. The page of a row, such as `job_change`, needs that of its list."""
+
+
+def address(name: str, *args: Any, site_name: str | None) -> str:
+    """Return the address of the page `admin:pgqueue_<name>` on a site, or "" if the site does not have it."""
+    try:
+        return reverse(f"admin:pgqueue_{name}", args=args, current_app=site_name)
+    except NoReverseMatch:
+        return ""
+
+
+def address_for(request: HttpRequest, name: str, *args: Any) -> str:
+    """Return the address of a page on the site of the request, or "" if the site does not have it."""
+    return address(name, *args, site_name=getattr(request, "current_app", None))
+
+
+def page_url(request: HttpRequest, name: str, /, *args: Any, **parameters: Any) -> str:
+    """Return the URL of a page on the site and of the database of the request, or "" if the site does not have it."""
+    found = address_for(request, name, *args)
+    return databases.link(request, found, **parameters) if found else ""
+
+
+def allowed_url(request: HttpRequest, name: str, /, *args: Any, **parameters: Any) -> str:
+    """Return the URL of a page as `page_url()` does, or "" if the user may not see it."""
+    permission = PERMISSIONS.get(name.removesuffix("list"))
+    if permission is not None and not request.user.has_perm(permission):
+        return ""
+    return page_url(request, name, *args, **parameters)
+
+
+def redirect_to(request: HttpRequest, name: str, *args: Any, part: str = "", **parameters: Any) -> HttpResponseRedirect:
+    """Return a redirect to a page on the site and of the database of the request, or to the part of it with this id."""
+    url = databases.link(request, address_for(request, name, *args), **parameters)
+    return HttpResponseRedirect(f"{url}#{part}" if part else url)
+
+
+def limit_url(request: HttpRequest, limit_key: str) -> str:
+    """Return the URL of the page of a limit, with one key chosen if the user may see it; "" without the page."""
+    key = limit_key.partition(":")[2] if private.may_view_key(request, limit_key) else ""
+    return page_url(request, "limit", limit=name_of(limit_key), key=key or None)
+
+
+def key_link(request: HttpRequest, limit_key: str) -> SafeString | str:
+    """Return a limit key as a link to its row, or as text if the site has no page of limits."""
+    url, text = limit_url(request, limit_key), private.shown_key(request, limit_key)
+    return format_html('<a href="{}">{}</a>', url, breakable(text)) if url else visible(text)
+
+
+def jobs_url(request: HttpRequest, word: str, **filters: str | None) -> str:
+    """Return the URL of the list of jobs in one state, which is a word such as "due"; "" if the user may not see it."""
+    if word == "dead":
+        return allowed_url(request, "deadjob_changelist", **filters)
+    return allowed_url(request, "job_changelist", state=word, **filters)
+
+
+def key_jobs_url(request: HttpRequest, limit_key: str, word: str) -> str:
+    """Return the URL of the list of the jobs of a key or a limit in one state; "" if the user may not see the key."""
+    return jobs_url(request, word, limit=limit_key) if private.may_view_key(request, limit_key) else ""
 
 
 def navigation(request: HttpRequest, site: AdminSite, current: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from . import bulk_acts, databases, links, private, shown
 from .act_view import log_change
 from .formatting import badge, breakable, by_until, moment, moment_ago, seen_at, visible
 from .forms.form_page import in_future
-from .links import allowed_url, key_jobs_url
+from .navigation import allowed_url, key_jobs_url
 from .readonly import ListOnlyAdmin, column
 
 COUNTED: Final = 10_000

@@ -26,7 +26,7 @@ from django_pgqueue.schedules import job_options, next_ticks
 
 from . import databases
 from .formatting import dated, visible
-from .links import allowed_url, redirect_to
+from .navigation import allowed_url, redirect_to
 from .private import may_view
 from .row_operations import selected_action
 from .schedules.actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered

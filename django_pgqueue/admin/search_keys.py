@@ -22,7 +22,7 @@ from django_pgqueue.tasks import registry
 
 from . import private
 from .formatting import shortened, visible
-from .links import page_url
+from .navigation import page_url
 
 FOUND_LIMIT: Final = 1_000
 """Jobs found at most, the newest ones. With so few ids, the planner reads their rows by id also where the list has

@@ -33,9 +33,8 @@ from django_pgqueue.states import RequestKind
 from . import databases, live_stack
 from .act_view import FORM, act_view, log_change
 from .formatting import breakable, duration, moment, moment_ago, visible
-from .links import redirect_to
 from .list_filters import row_id_of
-from .navigation import rendered
+from .navigation import redirect_to, rendered
 from .readonly import ListOnlyAdmin
 
 RUNNING_SHOWN: Final = 8

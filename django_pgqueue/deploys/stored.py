@@ -14,7 +14,8 @@ from typing import Any, Final
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.encoding.serialization import decode_arguments
 from django_pgqueue.lifecycle import claims, stored_calls
-from django_pgqueue.lifecycle.execute import FAILURES, may_divide, savepoint
+from django_pgqueue.lifecycle.execute import savepoint
+from django_pgqueue.lifecycle.refused_rows import FAILURES, may_divide
 from django_pgqueue.lifecycle.stored_calls import StoredShape
 from django_pgqueue.lifecycle.types import Lane
 from django_pgqueue.schedules import declarations

@@ -10,7 +10,7 @@ from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import batches
 from django_pgqueue.lifecycle.batches import BatchEvent
 from django_pgqueue.lifecycle.ends import EndedJob
-from django_pgqueue.lifecycle.execute import Refused, divided
+from django_pgqueue.lifecycle.refused_rows import Refused, divided
 
 from .end_check import APPLICATION, SWEEP_LIMIT, Checked, Reactor, Sweep, SweepPage, page_of
 

@@ -13,7 +13,7 @@ from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.notifications import wake_workers
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle.ends import EndedJob
-from django_pgqueue.lifecycle.execute import Refused
+from django_pgqueue.lifecycle.refused_rows import Refused
 from django_pgqueue.reactions import React, after_application, after_enqueue
 
 if TYPE_CHECKING:

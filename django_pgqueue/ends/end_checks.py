@@ -23,7 +23,7 @@ from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.endings import REPORTED, SUCCESSES, Ending
 from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle.ends import EndedJob, find_ended
-from django_pgqueue.lifecycle.execute import Refused
+from django_pgqueue.lifecycle.refused_rows import Refused
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.reactions import JobTransition, React
 from django_pgqueue.states import FINISHED

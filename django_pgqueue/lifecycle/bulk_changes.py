@@ -24,8 +24,9 @@ from . import operator
 from .audit import record_audit
 from .bulk_filters import Selection
 from .bulk_selection import ChosenJob, ChosenPage, chosen_of
-from .execute import FAILURES, may_divide, savepoint
+from .execute import savepoint
 from .graphs import AdvancedJob, Restored
+from .refused_rows import FAILURES, may_divide
 
 LOCK_SECONDS = 0.25
 """How long a batch tries to get rows that other sessions have locked. A request to stop waits for the batch."""

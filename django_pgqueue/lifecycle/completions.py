@@ -17,7 +17,8 @@ from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, Row, execute, numbers, sparse
 from django_pgqueue.states import Outcome, State
 
-from .execute import Refused, divided, execute_with_retry
+from .execute import execute_with_retry
+from .refused_rows import Refused, divided
 from .types import Cancelled, ExecutionKey, Failed, Noted, Released, Succeeded, TransitionResult, TransitionStatus
 
 SUCCEEDED: Final = TransitionResult(TransitionStatus.DONE, State.SUCCEEDED)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute, numbers
 
-from .execute import FAILURES, divided, execute_with_retry, may_divide, savepoint
+from .execute import execute_with_retry, savepoint
 from .pruning import PRUNE_LIMIT, _ignore
+from .refused_rows import FAILURES, divided, may_divide
 
 
 def expire(

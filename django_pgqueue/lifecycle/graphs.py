@@ -22,8 +22,9 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.states import State
 
 from .enqueueing import NewJob, params_of
-from .execute import TRANSIENT_EXCEPT_LOCKS, LockWait, Refused, divided, execute_with_retry, own_transaction
+from .execute import TRANSIENT_EXCEPT_LOCKS, LockWait, execute_with_retry, own_transaction
 from .ranges import written
+from .refused_rows import Refused, divided
 from .types import NodeResult
 
 FIND_LIMIT: Final = 1000

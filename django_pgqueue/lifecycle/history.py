@@ -19,9 +19,10 @@ from django_pgqueue.db.statements import Connection, exact, execute, numbers, te
 from django_pgqueue.ground.envelope import ERASED, seal
 from django_pgqueue.ground.log_events import event
 
-from .execute import Divided, divided, execute_with_retry, pages
+from .execute import execute_with_retry, pages
 from .pruning import Finished, lock_finished, remove
 from .ranges import written
+from .refused_rows import Divided, divided
 
 logger = logging.getLogger("django_pgqueue.lifecycle")
 

@@ -17,7 +17,8 @@ from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.states import State
 
 from .completions import key_params, results_of
-from .execute import Divided, Refused, divided, execute_with_retry
+from .execute import execute_with_retry
+from .refused_rows import Divided, Refused, divided
 from .types import ExecutionKey, Heartbeat, OpenExecution, TransitionResult, TransitionStatus
 
 STILL_RUNNING: Final = TransitionResult(TransitionStatus.DONE, State.RUNNING)

@@ -23,18 +23,9 @@ from django_pgqueue.ground.log_events import event
 from django_pgqueue.states import FINISHED, Seen, State
 
 from . import graphs, sagas
-from .execute import (
-    FAILURES,
-    Divided,
-    LockWait,
-    Refused,
-    divided,
-    execute_with_retry,
-    may_divide,
-    savepoint,
-    transaction_of,
-)
+from .execute import LockWait, execute_with_retry, savepoint, transaction_of
 from .graphs import AdvancedJob, Restored
+from .refused_rows import FAILURES, Divided, Refused, divided, may_divide
 
 logger = logging.getLogger("django_pgqueue.lifecycle")
 

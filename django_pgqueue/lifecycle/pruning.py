@@ -15,7 +15,8 @@ from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute, numbers
 from django_pgqueue.states import Need, State
 
-from .execute import MOST_SECONDS, Divided, divided, transaction_with_retry
+from .execute import transaction_with_retry
+from .refused_rows import MOST_SECONDS, Divided, divided
 from .types import EPOCH, Cursor, Pruned
 
 PRUNE_LIMIT: Final = 1000

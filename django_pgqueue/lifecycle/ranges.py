@@ -17,7 +17,8 @@ from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, Row
 from django_pgqueue.ground.log_events import event
 
-from .execute import FAILURES, LOG_SECONDS, MOST_SECONDS, divided, execute_with_retry, log_left, may_divide, savepoint
+from .execute import execute_with_retry, savepoint
+from .refused_rows import FAILURES, LOG_SECONDS, MOST_SECONDS, divided, log_left, may_divide
 
 logger = logging.getLogger("django_pgqueue.lifecycle")
 

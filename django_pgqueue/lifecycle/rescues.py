@@ -13,7 +13,8 @@ from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute, numbers, sparse
 
 from .completions import as_returned, key_params, release
-from .execute import divided, execute_with_retry
+from .execute import execute_with_retry
+from .refused_rows import divided
 from .types import ExecutionKey, OpenExecution, Released, TransitionResult
 
 

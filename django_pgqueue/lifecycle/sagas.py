@@ -15,7 +15,8 @@ from django_pgqueue.db.statements import Connection, execute, numbers
 from django_pgqueue.declared.steps import CompensationUnfinished
 
 from .enqueueing import stored_job
-from .execute import TRANSIENT_EXCEPT_LOCKS, Refused, divided, idle_wait, transaction_with_retry
+from .execute import TRANSIENT_EXCEPT_LOCKS, idle_wait, transaction_with_retry
+from .refused_rows import Refused, divided
 from .unique import add_jobs
 
 FORGET_LIMIT: Final = 1000

@@ -5,7 +5,20 @@ each function is bounded, however many jobs there are: counting stops at a limit
 functions only read, and take part in the transaction that is open on the connection. Times are the database's.
 """
 
-from .answers import Count, Depth, LaneStats, Overview, PauseStats, QueueFigures, QueueStats, TaskStats, WorkerStats
+from .answers import (
+    BusyTask,
+    Count,
+    Depth,
+    LaneStats,
+    Overview,
+    PauseStats,
+    QueueFigures,
+    QueueStats,
+    Reason,
+    TaskStats,
+    Why,
+    WorkerStats,
+)
 from .dead_groups import Incident, Incidents, failure_classes, incidents, jobs_with_exception
 from .explanation import why
 from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughput, Throughput
@@ -15,7 +28,6 @@ from .limits.figures import limits
 from .limits.key_figures import limit_key, limit_keys
 from .overall import lanes, overview, queue_figures, queues, tasks
 from .periods import failures, throughput, throughput_by_task
-from .reasons import BusyTask, Reason, Why
 from .used_names import Names, first_id, first_id_since, last_id, names
 
 __all__ = [

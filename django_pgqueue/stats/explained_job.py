@@ -12,10 +12,9 @@ from typing import Any
 
 from django_pgqueue.db.statements import Connection
 
-from .answers import WorkerStats
+from .answers import BusyTask, WorkerStats
 from .fleet import OpenGroup, Pauses, SlotsOfQueues, busy_groups, read_open_groups, read_workers
 from .limits.controls import Controls, controls_of
-from .reasons import BusyTask
 
 
 class ExplainedJob:

@@ -20,14 +20,13 @@ from django_pgqueue.tasks.registry import in_words
 
 from . import queries
 from .alias import connection_of
-from .answers import Count, PauseStats, WorkerStats
+from .answers import Count, FoundReason, PauseStats, Reason, Why, WorkerStats
 from .chunk_explanation import reason_of_chunk
 from .depths import COUNT_LIMIT, Ready, read_ready
 from .explained_job import ExplainedJob
 from .graphs.explanation import reason_of_graph
 from .limits.explanation import ahead_in_key, reason_of_limit
 from .ownership import read_ownership
-from .reasons import FoundReason, Reason, Why
 from .sentences import jobs_ahead, number_text, sentence_of, span_text, time_text
 
 if TYPE_CHECKING:

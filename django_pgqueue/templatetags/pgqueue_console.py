@@ -19,7 +19,7 @@ def pgqueue_figures(context: Mapping[str, Any]) -> dict[str, Any]:
     # Django's checks import all template tags. In a project without the admin, its models cannot be imported.
     from django_pgqueue.admin import databases
     from django_pgqueue.admin.console.overview import tiles
-    from django_pgqueue.admin.links import allowed_url
+    from django_pgqueue.admin.navigation import allowed_url
 
     request = context["request"]
     if not request.user.has_perm("pgqueue.view_job"):

@@ -22,7 +22,7 @@ from django.test import Client
 from django.utils import timezone
 
 from django_pgqueue import acts, control
-from django_pgqueue.admin.control_acts import BUTTONS
+from django_pgqueue.admin.buttons import BUTTONS
 from django_pgqueue.admin.job.actions import ON_ONE_JOB
 from django_pgqueue.admin.schedules.actions import OPERATIONS
 from django_pgqueue.models import AuditEntry, JobBatch, LimitState, Schedule, Worker

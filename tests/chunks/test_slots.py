@@ -28,7 +28,7 @@ from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.slots import pool as pools
 from django_pgqueue.worker.slots.inflight import InFlight
-from django_pgqueue.worker.supervision import open_executions
+from django_pgqueue.worker.supervision import crash_charges
 from tests import helpers
 
 from . import tasks
@@ -218,8 +218,8 @@ def test_crash_of_a_process_charges_each_job_of_the_chunk():
         return OpenExecution(number, number, task_name, "default", 1, 5, 0, started=True, claimed_ms=claimed_ms)
 
     left_open = [execution(1), execution(2), execution(3, "tests.app.tasks.noop"), execution(4, claimed_ms=6.0)]
-    assert open_executions._others_of_chunks(left_open, {1}) == {1, 2}
-    assert open_executions._others_of_chunks(left_open, {3}) == set()
+    assert crash_charges._others_of_chunks(left_open, {1}) == {1, 2}
+    assert crash_charges._others_of_chunks(left_open, {3}) == set()
 
 
 # ------------------------------------------------------------------ lost leases at the end

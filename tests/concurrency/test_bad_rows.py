@@ -17,8 +17,8 @@ from django_pgqueue.lifecycle import (
     leases,
     operator,
     pruning,
-    requeues,
     rescues,
+    stranded,
     workers,
 )
 from django_pgqueue.lifecycle.types import Lane
@@ -282,7 +282,7 @@ def test_requeue_job_claimed_after_its_snapshot_is_left_alone(engine, second, ga
     helpers.make_job(engine)
     helpers.claim_one(engine)
     engine.execute("DELETE FROM pgqueue_execution")
-    with gates("REQUEUE", engine, lambda: requeues.requeue(engine, lambda job: 0.0, worker_id=1, error="")):
+    with gates("REQUEUE", engine, lambda: stranded.requeue(engine, lambda job: 0.0, worker_id=1, error="")):
         second.execute("UPDATE pgqueue_job SET state = 'ready'")
         claimed = helpers.claim_one(second)
     assert helpers.state_of(engine, claimed.job_id) == "running"
@@ -354,7 +354,7 @@ def test_requeue_pages_reach_the_last_job(engine):
     engine.execute("DELETE FROM pgqueue_execution")
     last_id, pages = 0, 0
     while last_id is not None:
-        found = requeues.requeue(engine, lambda job: 0.0, worker_id=1, after_id=last_id, error="lost", limit=2)
+        found = stranded.requeue(engine, lambda job: 0.0, worker_id=1, after_id=last_id, error="lost", limit=2)
         last_id, pages = found.last_id, pages + 1
     assert pages == 4
     assert states(engine, claimed) == ["ready"] * 5
@@ -364,9 +364,9 @@ def test_requeue_uncommitted_claim_is_left_alone(engine, second):
     helpers.make_job(engine)
     with helpers.transaction(second):
         helpers.claim_one(second)
-        assert requeues.requeue(engine, lambda job: 0.0, worker_id=1, error="lost").requeued == []
+        assert stranded.requeue(engine, lambda job: 0.0, worker_id=1, error="lost").requeued == []
         second.execute("COMMIT")
-    assert requeues.requeue(engine, lambda job: 0.0, worker_id=1, error="lost").requeued == []
+    assert stranded.requeue(engine, lambda job: 0.0, worker_id=1, error="lost").requeued == []
 
 
 def test_requeue_job_claimed_since_scan_is_left_alone(engine, second, monkeypatch):
@@ -375,11 +375,11 @@ def test_requeue_job_claimed_since_scan_is_left_alone(engine, second, monkeypatc
     engine.execute("DELETE FROM pgqueue_execution")
 
     def delay_for(job):
-        requeues.requeue(second, lambda job: 0.0, worker_id=2, error="lost")
+        stranded.requeue(second, lambda job: 0.0, worker_id=2, error="lost")
         helpers.claim_one(second)
         return 0.0
 
-    assert requeues.requeue(engine, delay_for, worker_id=1, error="lost").requeued == []
+    assert stranded.requeue(engine, delay_for, worker_id=1, error="lost").requeued == []
     assert states(engine, [claimed]) == ["running"]
     assert len(leases.open_executions(engine, 1)) == 1
 

@@ -32,7 +32,7 @@ from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.maintenance.duties import DUTIES
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from django_pgqueue.worker.runtime.connection import Link
-from django_pgqueue.worker.supervision.open_executions import settle
+from django_pgqueue.worker.supervision.crash_charges import settle
 from tests import helpers
 from tests.concurrency.limits import LANE, OPTIONS, LimitedWorker, add
 from tests.concurrency.test_limit_overrides import override

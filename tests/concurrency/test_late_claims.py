@@ -12,7 +12,7 @@ from django_pgqueue.models import Worker
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from django_pgqueue.worker.runtime.connection import Link
-from django_pgqueue.worker.supervision.open_executions import settle
+from django_pgqueue.worker.supervision.crash_charges import settle
 from django_pgqueue.worker.supervision.settlement import Settlement
 from tests import helpers
 from tests.helpers import execution_row, job_row, scalar

@@ -30,17 +30,17 @@ from django_pgqueue.lifecycle import (
     orphans,
     pauses,
     ranges,
-    requeues,
+    refused_rows,
     rollups,
     sagas,
     schedules,
     steps,
+    stranded,
     unique,
     worker_requests,
     workers,
 )
 from django_pgqueue.lifecycle import execute as execute_module
-from django_pgqueue.lifecycle import execute as lifecycle_execute
 from django_pgqueue.lifecycle.breakers import Ended, Suspect
 from django_pgqueue.lifecycle.history import erase_callbacks
 from django_pgqueue.lifecycle.logs import KeptLog
@@ -256,7 +256,7 @@ def prove_requeue(engine: Any) -> None:
     claimed = helpers.claim_all(engine)
     engine.execute("DELETE FROM pgqueue_execution")
     with refused(engine, f"NEW.id = {claimed[2].job_id}"):
-        requeues.requeue(engine, lambda job: 0.0, worker_id=1, error="lost")
+        stranded.requeue(engine, lambda job: 0.0, worker_id=1, error="lost")
     states = [helpers.state_of(engine, job.job_id) for job in claimed]
     assert states == ["ready", "ready", "running", "ready", "ready"]
 
@@ -393,7 +393,7 @@ def prove_keep_logs(engine: Any) -> None:
     rows = [KeptLog(key, LogBuffer().content()) for key in keys]
     bad = keys[1].execution_id
     with refused(engine, f"NEW.execution_id = {bad}", "INSERT", "pgqueue_execution_log"):
-        done = lifecycle_execute.divided(engine, rows, lambda part: logs.keep_logs(engine, part))
+        done = refused_rows.divided(engine, rows, lambda part: logs.keep_logs(engine, part))
     assert len(done.refused) == 1
     assert set(helpers.rows_of(engine, "pgqueue_execution_log")) == {key.execution_id for key in keys} - {bad}
 
@@ -532,7 +532,7 @@ def test_in_ranges_slow_statement_ends_in_time_and_goes_on(monkeypatch, engine):
 
 def test_wake_missed_many_refused_wakes_the_others_at_once(committing, engine, monkeypatch):
     """Each part names its jobs: no part reads the waits again. Without refused jobs, two statements are enough."""
-    helpers.Clock(monkeypatch, execute_module)  # a slow machine must not end the division
+    helpers.Clock(monkeypatch, refused_rows)  # a slow machine must not end the division
     job_ids = waiting_jobs(engine, 400)
     seen = statements_of(monkeypatch)
     events.send_event(engine, "paid", "7", None)

@@ -11,8 +11,7 @@ from psycopg import errors
 from django_pgqueue.ends import batches as ends
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.progress import Progress
-from django_pgqueue.lifecycle import batches, completions, events, execute, graphs, leases, ranges, steps
-from django_pgqueue.lifecycle import execute as module
+from django_pgqueue.lifecycle import batches, completions, events, graphs, leases, ranges, refused_rows, steps
 from django_pgqueue.lifecycle.breakers import Ended
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter, Tally
 from django_pgqueue.worker.completion.breaker_counter import BreakerCounter
@@ -20,8 +19,8 @@ from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
+from django_pgqueue.worker.supervision.crash_charges import settle
 from django_pgqueue.worker.supervision.heartbeat import ChildProcess
-from django_pgqueue.worker.supervision.open_executions import settle
 from django_pgqueue.worker.supervision.settlement import WITHOUT_SIGNALS
 from tests import helpers
 from tests.concurrency.test_refused_rows import due, insert, refused, waiting_jobs
@@ -50,26 +49,26 @@ class Transition:
 
 @pytest.fixture(autouse=True)
 def each_division_is_logged(monkeypatch):
-    monkeypatch.setattr(module, "_left_logged_at", -math.inf)
+    monkeypatch.setattr(refused_rows, "_left_logged_at", -math.inf)
     monkeypatch.setattr(ranges, "_logged_at", {})
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    return helpers.Clock(monkeypatch, module)
+    return helpers.Clock(monkeypatch, refused_rows)
 
 
 @pytest.fixture
 def late(monkeypatch):
     """Time is up as soon as a division begins."""
-    helpers.Clock(monkeypatch, module, reading_seconds=module.MOST_SECONDS)
+    helpers.Clock(monkeypatch, refused_rows, reading_seconds=refused_rows.MOST_SECONDS)
 
 
 @pytest.mark.promise("bad-row-slow")
 def test_divided_all_rows_refused_slowly_ends_in_time(engine, clock, caplog):
     transition, began = Transition(clock, range(1000), 1.0), clock.now
-    done = execute.divided(engine, range(1000), transition)
-    assert clock.now - began <= 1 + module.MOST_SECONDS + 5
+    done = refused_rows.divided(engine, range(1000), transition)
+    assert clock.now - began <= 1 + refused_rows.MOST_SECONDS + 5
     assert sorted([row for row, _ in done.refused] + done.left) == list(range(1000))
     assert (done.answers, len(done.refused)) == ({}, 1)
     [record] = caplog.records
@@ -83,15 +82,15 @@ def test_divided_one_row_refused_slowly_writes_most_others(engine, clock, second
     calls = 0
     while rows:
         before, calls = transition.calls, calls + 1
-        rows = execute.divided(engine, rows, transition).left
-        assert transition.calls - before <= 2 + 4 * module.PIECES
+        rows = refused_rows.divided(engine, rows, transition).left
+        assert transition.calls - before <= 2 + 4 * refused_rows.PIECES
         assert rows == [] or transition.written or calls == 1
     assert sorted(transition.written) == [row for row in range(1000) if row != 500]
 
 
 def test_divided_without_slow_rows_leaves_no_row(engine, clock, caplog):
     transition = Transition(clock, range(0, 1000, 2), 0.0)
-    done = execute.divided(engine, range(1000), transition)
+    done = refused_rows.divided(engine, range(1000), transition)
     assert (done.left, sorted(done.answers)) == ([], list(range(1, 1000, 2)))
     assert transition.calls <= 2 * 1000
     assert caplog.records == []
@@ -101,17 +100,17 @@ def test_divided_without_slow_rows_leaves_no_row(engine, clock, caplog):
 @pytest.mark.parametrize("first", [0, 50])
 def test_divided_many_bad_rows_again_reaches_the_others(engine, clock, first):
     """The bad rows are in each call again. A fixed order would try only them."""
-    transition = Transition(clock, range(first, first + 50), module.MOST_SECONDS)
+    transition = Transition(clock, range(first, first + 50), refused_rows.MOST_SECONDS)
     for _ in range(20 * ROUNDS):
         if len(transition.written) == 50:
             break
-        execute.divided(engine, sorted(set(range(100)) - set(transition.written)), transition)
+        refused_rows.divided(engine, sorted(set(range(100)) - set(transition.written)), transition)
     assert sorted(transition.written) == list(range(50 - first, 100 - first))
 
 
 def test_divided_without_a_time_limit_leaves_no_row(engine, late):
     transition = Transition(helpers.Clock(pytest.MonkeyPatch()), range(5), 1.0)
-    assert execute.divided(engine, range(20), transition, most_seconds=math.inf).left == []
+    assert refused_rows.divided(engine, range(20), transition, most_seconds=math.inf).left == []
 
 
 # ------------------------------------------------------------------ who writes the rows that are left

@@ -23,7 +23,7 @@ from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import batches as lifecycle_batches
 from django_pgqueue.lifecycle import completions, graphs
 from django_pgqueue.lifecycle.ends import EndedJob
-from django_pgqueue.lifecycle.execute import Refused
+from django_pgqueue.lifecycle.refused_rows import Refused
 from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition
 from django_pgqueue.states import State

@@ -30,8 +30,8 @@ from django_pgqueue.worker.runtime.shared_memory import (
     lease_clock,
 )
 from django_pgqueue.worker.supervision import settlement as settlement_module
+from django_pgqueue.worker.supervision.crash_charges import settle
 from django_pgqueue.worker.supervision.heartbeat import RETRY_SECONDS, ChildProcess, HeartbeatSender
-from django_pgqueue.worker.supervision.open_executions import settle
 from django_pgqueue.worker.supervision.settlement import WITHOUT_SIGNALS, DeadProcesses, Settlement
 from tests import helpers
 

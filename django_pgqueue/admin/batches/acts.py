@@ -24,7 +24,7 @@ from django_pgqueue.admin.act_view import FORM, READING, act_view, log_change
 from django_pgqueue.admin.console import answer_list
 from django_pgqueue.admin.formatting import shortened
 from django_pgqueue.admin.forms.form_page import form_page
-from django_pgqueue.admin.links import page_url, redirect_to
+from django_pgqueue.admin.navigation import page_url, redirect_to
 from django_pgqueue.composed.batches import Batch
 from django_pgqueue.job_search import Filters, find
 from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection

@@ -26,9 +26,8 @@ from django_pgqueue import stats
 from django_pgqueue.admin import databases, private
 from django_pgqueue.admin.formatting import breakable, dated, moment, seen_at, shortened, visible, word_badge
 from django_pgqueue.admin.job.columns import attach_executions, last_error, with_latest_execution, word
-from django_pgqueue.admin.links import allowed_url, page_url
 from django_pgqueue.admin.list_filters import row_id_of
-from django_pgqueue.admin.navigation import rendered
+from django_pgqueue.admin.navigation import allowed_url, page_url, rendered
 from django_pgqueue.admin.readonly import ReadOnlyAdmin
 from django_pgqueue.admin.workflows.graph import drawing
 from django_pgqueue.db.fields import statement_time

@@ -21,8 +21,8 @@ from django_pgqueue.admin import bulk_acts, databases, private
 from django_pgqueue.admin.act_view import act_view, check
 from django_pgqueue.admin.formatting import dated, moment, visible
 from django_pgqueue.admin.forms.argument_changes import other_job, shown_changes
-from django_pgqueue.admin.links import page_url, redirect_to
 from django_pgqueue.admin.list_filters import row_id_of
+from django_pgqueue.admin.navigation import page_url, redirect_to
 from django_pgqueue.lifecycle import audit
 from django_pgqueue.lifecycle.bulk_acts import PREVIEWED
 from django_pgqueue.models import AuditedJob, AuditEntry, Job

@@ -25,8 +25,7 @@ from django_pgqueue.acts import JOB_ACTS
 from django_pgqueue.admin import bulk_acts, databases, private
 from django_pgqueue.admin.act_view import act_view, check
 from django_pgqueue.admin.forms.new_jobs import FORM_FIELD, read_token
-from django_pgqueue.admin.links import redirect_to
-from django_pgqueue.admin.navigation import rendered
+from django_pgqueue.admin.navigation import redirect_to, rendered
 from django_pgqueue.lifecycle import bulk_acts as lifecycle_bulk_acts
 from django_pgqueue.lifecycle.bulk_acts import FormSentBefore, Selection
 from django_pgqueue.models import AuditEntry

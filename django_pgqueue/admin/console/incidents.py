@@ -26,8 +26,8 @@ from django_pgqueue.admin.call_values import parameters_of
 from django_pgqueue.admin.formatting import breakable, full_date, moment, shortened, visible
 from django_pgqueue.admin.job.list_pages import as_parameter
 from django_pgqueue.admin.job.tracebacks import pieces
-from django_pgqueue.admin.links import page_url
 from django_pgqueue.admin.list_filters import SPAN_LABELS, as_input, instant_of, time_of
+from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.display import shown_arguments
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.models import Execution, Job

@@ -1,6 +1,6 @@
 """The pages *Limits* and *Limit*: what runs and waits under each limit and each of its keys, and what to do about it.
 
-The buttons post to `control_acts` and `limit_form`. The figures come from `stats`. Keys are shown a page at a time, in
+The buttons post to `buttons` and `limit_form`. The figures come from `stats`. Keys are shown a page at a time, in
 their order, and a search for a key reads its range of the index.
 """
 
@@ -17,13 +17,13 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
 from django_pgqueue.admin import private, shown
+from django_pgqueue.admin.buttons import button_context
 from django_pgqueue.admin.charts import seconds_text
-from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import breakable, shortened
 from django_pgqueue.admin.job.blocked_keys import DEAD_SEARCHED, blocked_keys, blockers
 from django_pgqueue.admin.limits.controls import changed_keys, controls_of
 from django_pgqueue.admin.limits.words import limit_lines, next_start_text, wait_text
-from django_pgqueue.admin.links import allowed_url, key_jobs_url, limit_url, page_url
+from django_pgqueue.admin.navigation import allowed_url, key_jobs_url, limit_url, page_url
 from django_pgqueue.declared.limits import MAX_KEY_LENGTH, has_value, name_of
 from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures
 from django_pgqueue.tasks import registry

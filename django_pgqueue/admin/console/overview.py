@@ -20,7 +20,7 @@ from django_pgqueue import stats
 from django_pgqueue.admin.charts import number_text, seconds_text
 from django_pgqueue.admin.console import activity
 from django_pgqueue.admin.formatting import breakable, shortened
-from django_pgqueue.admin.links import allowed_url, jobs_url
+from django_pgqueue.admin.navigation import allowed_url, jobs_url
 from django_pgqueue.doctor import Finding, Level, examine
 from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.job_search import NO_CLASS

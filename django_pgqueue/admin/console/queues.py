@@ -1,6 +1,6 @@
 """The pages *Queues* and *Queue*: each queue with its jobs, rates, workers and pause, and what to do with it.
 
-The overview shows the same rows of queues. The buttons post to `control_acts`. `queues.json` is the same document as
+The overview shows the same rows of queues. The buttons post to `buttons`. `queues.json` is the same document as
 that of `manage.py pgqueue queues --json`.
 """
 
@@ -17,10 +17,10 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
 from django_pgqueue.admin import bulk_acts, shown
+from django_pgqueue.admin.buttons import button_context
 from django_pgqueue.admin.charts import number_text, seconds_text
-from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import LABELS, breakable, pause_text, shortened
-from django_pgqueue.admin.links import allowed_url, jobs_url
+from django_pgqueue.admin.navigation import allowed_url, jobs_url
 from django_pgqueue.states import State, TransitionName
 from django_pgqueue.stats import Count, QueueStats, WorkerStats
 from django_pgqueue.stats.unread import read_each

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue import acts, stats
 from django_pgqueue.admin import shown
 from django_pgqueue.admin.formatting import breakable, by_until, duration, visible
-from django_pgqueue.admin.links import page_url
+from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.schedules import declarations, next_ticks
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.task_descriptions import depth_of, own_options, signature_of_call, summary_of

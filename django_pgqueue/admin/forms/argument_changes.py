@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from django_pgqueue.acts import EDIT_AND_RETRY
 from django_pgqueue.admin import private
 from django_pgqueue.admin.formatting import moment, visible
-from django_pgqueue.admin.links import page_url
+from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.models import AuditedJob, Job
 
 IS_EDITED: Final = Exists(AuditedJob.objects.filter(job_id=OuterRef("pk"), entry__action=EDIT_AND_RETRY.name))

@@ -21,7 +21,7 @@ from django_pgqueue.acts import ENQUEUE
 from django_pgqueue.admin import databases, private
 from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.formatting import shortened, visible
-from django_pgqueue.admin.links import address_for, page_url, redirect_to
+from django_pgqueue.admin.navigation import address_for, page_url, redirect_to
 from django_pgqueue.db.fields import aware
 from django_pgqueue.db.queue_databases import queue_aliases
 from django_pgqueue.enqueue.new_job import alias_of

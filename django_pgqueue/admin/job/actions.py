@@ -31,7 +31,7 @@ from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.formatting import seen_at, visible
 from django_pgqueue.admin.forms import confirmation
 from django_pgqueue.admin.forms.form_page import PlaceForm, form_page
-from django_pgqueue.admin.links import page_url
+from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.admin.row_operations import Operation
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.steps import CompensationUnfinished

@@ -15,7 +15,7 @@ from django.http import HttpRequest
 
 from django_pgqueue.admin import shown
 from django_pgqueue.admin.formatting import moment_ago, shortened
-from django_pgqueue.admin.links import page_url
+from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.limits import name_of
 from django_pgqueue.models import Job

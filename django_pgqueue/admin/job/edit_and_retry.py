@@ -38,7 +38,7 @@ from django_pgqueue.admin.forms.new_jobs import (
     sent_before,
     token_field,
 )
-from django_pgqueue.admin.links import page_url, redirect_to
+from django_pgqueue.admin.navigation import page_url, redirect_to
 from django_pgqueue.admin.private import TEXT_LIMIT
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.encoding import codecs

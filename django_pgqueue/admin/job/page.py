@@ -35,8 +35,7 @@ from django_pgqueue.admin.formatting import (
     word_badge,
 )
 from django_pgqueue.admin.forms.argument_changes import IS_EDITED, related_jobs
-from django_pgqueue.admin.links import allowed_url, key_link, page_url
-from django_pgqueue.admin.navigation import rendered
+from django_pgqueue.admin.navigation import allowed_url, key_link, page_url, rendered
 from django_pgqueue.admin.pause_admin import pauses_of
 from django_pgqueue.admin.private import TEXT_LIMIT
 from django_pgqueue.admin.readonly import ReadOnlyAdmin

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_pgqueue.admin import private
 from django_pgqueue.admin.formatting import badge, duration, full_date, moment, seen_at, shortened, visible, word_badge
-from django_pgqueue.admin.links import page_url
+from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.models import Job, JobStep
 from django_pgqueue.states import FINISHED, State, StepKind, StepState
 

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue import stats
 from django_pgqueue.admin import private
 from django_pgqueue.admin.formatting import duration, moment, seen_at, visible, word_badge
-from django_pgqueue.admin.links import allowed_url, key_jobs_url, limit_url, page_url
+from django_pgqueue.admin.navigation import allowed_url, key_jobs_url, limit_url, page_url
 from django_pgqueue.declared.limits import has_value, without_value
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.models import Job

@@ -1,6 +1,6 @@
 """Read the pauses, overrides and open breakers of limits and limit keys, and describe them for the pages and forms.
 
-`control_acts` and `limit_form` compare these rows with what the page showed. A pause or an override of a limit's name
+`buttons` and `limit_form` compare these rows with what the page showed. A pause or an override of a limit's name
 applies to all its keys.
 """
 
@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue import acts
 from django_pgqueue.admin import shown
 from django_pgqueue.admin.formatting import REASON_SHOWN, by_until, full_date, pause_text, shortened
-from django_pgqueue.admin.links import page_url
+from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.admin.pause_admin import in_force
 from django_pgqueue.declared.limit_policies import PROBING, KeyPolicy, Override, policy_of
 from django_pgqueue.declared.limits import name_of

@@ -26,7 +26,7 @@ from django_pgqueue.admin import databases, private, shown
 from django_pgqueue.admin.act_view import FORM, act_view
 from django_pgqueue.admin.formatting import shortened
 from django_pgqueue.admin.forms.form_page import form_page, in_future, time_field
-from django_pgqueue.admin.links import limit_url, redirect_to
+from django_pgqueue.admin.navigation import limit_url, redirect_to
 from django_pgqueue.control import limits as limit_control
 from django_pgqueue.declared.limit_policies import KeyPolicy
 from django_pgqueue.declared.limits import MAX_NUMBER, name_of

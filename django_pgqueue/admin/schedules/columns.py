@@ -29,7 +29,7 @@ from django_pgqueue.admin.formatting import (
     shortened,
     visible,
 )
-from django_pgqueue.admin.links import address
+from django_pgqueue.admin.navigation import address
 from django_pgqueue.admin.private import TEXT_LIMIT, as_html, with_permission
 from django_pgqueue.admin.private import shown_arguments as shown_call
 from django_pgqueue.admin.readonly import column

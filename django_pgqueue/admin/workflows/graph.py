@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin.formatting import LABELS, breakable, visible, word_badge
-from django_pgqueue.admin.links import allowed_url
+from django_pgqueue.admin.navigation import allowed_url
 from django_pgqueue.states import State
 from django_pgqueue.stats.graphs.figures import NODES_READ, WorkflowGraph, workflow_graph
 from django_pgqueue.stats.graphs.groups import NodeGroup, grouped, merged

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from django_pgqueue.db.statements import execute
 from django_pgqueue.states import FailurePolicy, State
+from django_pgqueue.stats.answers import FoundReason, Reason
 from django_pgqueue.stats.explained_job import ExplainedJob
-from django_pgqueue.stats.reasons import FoundReason, Reason
 from django_pgqueue.stats.sentences import time_text
 from django_pgqueue.tasks.registry import in_words
 

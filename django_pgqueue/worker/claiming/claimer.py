@@ -20,9 +20,10 @@ from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, repeat_if_stale
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import claims, execute
+from django_pgqueue.lifecycle import claims
 from django_pgqueue.lifecycle.claims import is_sequence_behind
-from django_pgqueue.lifecycle.execute import FAILURES, savepoint
+from django_pgqueue.lifecycle.execute import savepoint
+from django_pgqueue.lifecycle.refused_rows import FAILURES, may_divide
 from django_pgqueue.lifecycle.types import Claimed, Cursor, Lane, TransitionResult, TransitionStatus
 from django_pgqueue.reactions import Reactions, ended
 from django_pgqueue.settings.conf import get_settings
@@ -75,7 +76,7 @@ class Claimer:
             except FAILURES as error:
                 if claimed:
                     break  # the claimed jobs must run. If the error lasts, the next claim raises it
-                if not execute.may_divide(connection, error):
+                if not may_divide(connection, error):
                     raise
                 failure = failure or error  # the claims of other kinds can work
                 continue
@@ -189,7 +190,7 @@ class Claimer:
 
     def _raise_unless_of_row(self, connection: Connection, error: Exception) -> None:
         """Raise an error that no row can be the cause of, and log another one, at most once a minute."""
-        if not execute.may_divide(connection, error) or is_sequence_behind(error):
+        if not may_divide(connection, error) or is_sequence_behind(error):
             raise error
         if time.monotonic() - self._logged_at < LOG_SECONDS:
             return
@@ -230,7 +231,7 @@ def set_aside(connection: Connection, job_id: int, error: Exception, worker_id: 
             error=reason,
         )
     except FAILURES as refusal:
-        if not execute.may_divide(connection, refusal):
+        if not may_divide(connection, refusal):
             raise
         return False
     if dead is None:  # another session has changed or locked the job

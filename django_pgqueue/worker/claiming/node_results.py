@@ -18,7 +18,7 @@ from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.placeholders import MARK
 from django_pgqueue.lifecycle import graphs
-from django_pgqueue.lifecycle.execute import FAILURES
+from django_pgqueue.lifecycle.refused_rows import FAILURES
 from django_pgqueue.lifecycle.types import Claimed, NodeResult
 from django_pgqueue.worker.execution.stored_values import needed_ranges
 

@@ -25,7 +25,7 @@ from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.job_log import HALF_LINES, LogBuffer, RecordedLine
 from django_pgqueue.ground.log_events import event
 from django_pgqueue.ground.progress import Progress
-from django_pgqueue.lifecycle import completions, execute, logs
+from django_pgqueue.lifecycle import completions, logs, refused_rows
 from django_pgqueue.lifecycle.logs import KeptLog
 from django_pgqueue.lifecycle.types import ExecutionKey, Noted, TransitionStatus
 from django_pgqueue.worker.runtime.outages import outage_log
@@ -81,7 +81,7 @@ class Unwritten(dict[ExecutionKey, Value]):
             return set()
         rows = [self._as_row(key, value) for key, value in taken.items()]
         try:
-            answers, refused, left = execute.divided(connection, rows, partial(self._write, connection))
+            answers, refused, left = refused_rows.divided(connection, rows, partial(self._write, connection))
         except (psycopg.Error, DatabaseError, OSError) as error:
             if not isinstance(connection, EngineConnection) or is_lost(connection):
                 self._put_back(taken)
@@ -89,7 +89,7 @@ class Unwritten(dict[ExecutionKey, Value]):
             if isinstance(error, TRANSIENT):
                 self._put_back(taken)
                 return set(taken)
-            answers, refused, left = {}, [execute.Refused(row, error) for row in rows], []
+            answers, refused, left = {}, [refused_rows.Refused(row, error) for row in rows], []
         if refused and outage_log.may_log():
             self._log_refusal(len(refused), message_without_detail(refused[0].error))
         locked = {key for key in taken if not answers.get(key.execution_id, True)} | {row.key for row in left}

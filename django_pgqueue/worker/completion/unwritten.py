@@ -21,7 +21,7 @@ from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.declared.retry import DEFAULT_BACKOFF
 from django_pgqueue.ground.endings import NOT_COUNTED, SUCCESSES, Ending
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import execute
+from django_pgqueue.lifecycle import refused_rows
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.execution.error_text import MAX_ERROR_CHARACTERS, class_path, storable
 from django_pgqueue.worker.execution.report import Report
@@ -33,7 +33,7 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 LONGEST_PAUSE_SECONDS: Final = 60.0
 LOG_SECONDS: Final = 60.0
-Refused = execute.Refused[Report]
+Refused = refused_rows.Refused[Report]
 Form = Callable[[Report, Exception], Report | None]
 
 

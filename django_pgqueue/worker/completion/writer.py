@@ -19,9 +19,9 @@ from django_pgqueue.db.statements import Connection
 from django_pgqueue.declared.steps import FOREVER_SECONDS
 from django_pgqueue.ground.endings import ENDINGS, SUCCESSES, Ending
 from django_pgqueue.ground.log_events import job_event
-from django_pgqueue.lifecycle import completions, execute, steps
+from django_pgqueue.lifecycle import completions, steps
 from django_pgqueue.lifecycle.completions import SUCCEEDED
-from django_pgqueue.lifecycle.execute import Refused
+from django_pgqueue.lifecycle.refused_rows import Refused, divided
 from django_pgqueue.lifecycle.types import (
     Cancelled,
     Claimed,
@@ -72,7 +72,7 @@ def finish(connection: Connection, reports: Sequence[Report], reactions: Reactio
     refused, by_status = [], defaultdict[TransitionStatus, list[Report]](list)
     skipped = None if reactions.concern_successes() else SUCCEEDED
     for ending, group in by_ending.items():
-        parts = execute.divided(connection, group, partial(WRITERS[ending], connection))
+        parts = divided(connection, group, partial(WRITERS[ending], connection))
         results = parts.answers
         refused += parts.refused
         by_status[TransitionStatus.LOCKED] += parts.left
@@ -209,7 +209,7 @@ def _write_discarded(connection: Connection, reports: Sequence[Report]) -> dict[
     results = completions.succeed_and_discard(connection, [r.claimed.key for r in reports])
     if with_steps := [r.claimed.job_id for r in reports if r.has_steps]:
         # The jobs are gone. If the database refuses this, their steps are removed as those of jobs deleted by SQL.
-        execute.divided(connection, with_steps, partial(_remove_steps, connection))
+        divided(connection, with_steps, partial(_remove_steps, connection))
     return results
 
 
@@ -306,7 +306,7 @@ def release_executions(
     if not executions:
         return {}
     rows = [Released(execution.key) for execution in executions]
-    results, refused, _ = execute.divided(connection, rows, lambda part: completions.release(connection, part))
+    results, refused, _ = divided(connection, rows, lambda part: completions.release(connection, part))
     for row, error in refused:
         refusals.note(row.key.execution_id, error)
     reactions.after(connection, transitions_of(executions, results))

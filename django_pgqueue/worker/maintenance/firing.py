@@ -24,7 +24,7 @@ from typing import Final, Protocol
 from django_pgqueue.db.notifications import wake_workers
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import execute
+from django_pgqueue.lifecycle import refused_rows
 from django_pgqueue.lifecycle import schedules as lifecycle_schedules
 from django_pgqueue.lifecycle import ticks as lifecycle_ticks
 from django_pgqueue.lifecycle.schedules import Scheduled
@@ -167,7 +167,7 @@ def _fire(
             outcome = error
         yield one, outcome
     ticks = [tick for _, tick in together.values()]
-    done = execute.divided(connection, ticks, partial(lifecycle_ticks.fire_many, connection))
+    done = refused_rows.divided(connection, ticks, partial(lifecycle_ticks.fire_many, connection))
     if any(fired.job_id is not None for fired in done.answers.values()):
         wake_workers(connection)
     refused = {tick.scheduled.schedule_id: error for tick, error in done.refused}

@@ -23,7 +23,7 @@ from django_pgqueue.ends.end_check import Publish, Reactor, send_now
 from django_pgqueue.ends.end_checks import EndChecks
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import expiry, requeues, rollups
+from django_pgqueue.lifecycle import expiry, rollups, stranded
 from django_pgqueue.lifecycle.pruning import PRUNE_LIMIT
 from django_pgqueue.lifecycle.rollups import ROLLUPS_MERGED
 from django_pgqueue.lifecycle.types import OpenExecution, TransitionResult, TransitionStatus
@@ -251,7 +251,7 @@ class Maintenance(Service):
     def _requeue(self) -> bool:
         """Make running jobs without an open execution ready again: one page per call, the whole table once an hour."""
         with self.link.use() as connection:
-            page = requeues.requeue(
+            page = stranded.requeue(
                 connection,
                 self._delay_after_crash,
                 worker_id=self.worker_id,

@@ -28,7 +28,7 @@ from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import TRANSIENT, concerns_all_statements, message_without_detail
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import execute, schedules
+from django_pgqueue.lifecycle import refused_rows, schedules
 from django_pgqueue.lifecycle.schedules import Definition, Scheduled
 from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
 from django_pgqueue.schedules import declarations, job_options, next_ticks
@@ -105,7 +105,9 @@ class Scheduler:
             for name, row in rows.items()
             if name in own and row.digest == own[name].digest and not 0 <= row.unconfirmed_seconds < CONFIRM_SECONDS
         ]
-        for refused in execute.divided(connection, stale, partial(schedules.confirm_schedules, connection)).refused:
+        for refused in refused_rows.divided(
+            connection, stale, partial(schedules.confirm_schedules, connection)
+        ).refused:
             self._unconfirmed.note(refused.row, refused.error)
         return changed or bool(stale)
 
@@ -193,7 +195,7 @@ class Scheduler:
             and schedule.unconfirmed_seconds > CODE_RETENTION_SECONDS
             and self._silent_seconds(schedule) > UPKEEP_SECONDS
         ]
-        for refused in execute.divided(connection, abandoned, partial(_remove, connection)).refused:
+        for refused in refused_rows.divided(connection, abandoned, partial(_remove, connection)).refused:
             self._unremoved.note(refused.row, refused.error)
         if found:
             schedules.prune_schedule_runs(connection, RUN_RETENTION_SECONDS, kept=RUNS_KEPT)

@@ -38,9 +38,9 @@ from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.exit_functions import forget_inherited_processes, run_exit_functions
 from django_pgqueue.worker.runtime.outages import outage_log
 
+from .crash_charges import settle
 from .heartbeat import ChildProcess
 from .helper_process import Fork
-from .open_executions import settle
 from .watchdog import kill
 
 logger = logging.getLogger("django_pgqueue.worker")

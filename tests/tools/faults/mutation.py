@@ -54,7 +54,7 @@ MUTANTS: Final = (
             "a crash is charged to all that a process held",
             "if each.execution_id in charges and each.task_name",
             "if each.task_name and charges.setdefault(each.execution_id, Charge(Ending.CRASHED, DIED))",
-            inside="open_executions.settle",
+            inside="crash_charges.settle",
         ),
         "F02",
     ),

@@ -27,19 +27,19 @@ LIMIT_PAGES = [
             "a button does not compare the pause of a limit",
             "None if pause is None else pause.paused_at",
             "None",
-            inside="control_acts._pause_of",
+            inside="buttons._pause_of",
         ),
         Mutant(
             "a button undoes another change than shown",
             "return override, None if override is None else override.changed_at",
             "return override, shown._moment(target.posted('shown_change'))",
-            inside="control_acts._override_of",
+            inside="buttons._override_of",
         ),
         Mutant(
             "a button ends a longer hold than shown",
             "return longest, longest",
             "return longest, shown._moment(target.posted('shown_hold'))",
-            inside="control_acts._hold_of",
+            inside="buttons._hold_of",
         ),
         Mutant(
             "a form overwrites a change that it has not shown",

@@ -199,7 +199,7 @@ ELSEWHERE = [
             "a button acts on another pause than shown",
             "if target.request.POST.get(button.field) == str(shown.number(at)) and",
             "if",
-            inside="control_acts._run",
+            inside="buttons._run",
         ),
         Mutant(
             "anybody is offered to cancel the waiting jobs",
@@ -381,7 +381,7 @@ PARAMETERS = of_tests(
 )
 ONE_RECORD = of_tests(
     ("tests/admin/test_acts.py",),
-    Mutant("a double click pauses twice", "only_new=pause is None", "only_new=False", inside="control_acts._pause"),
+    Mutant("a double click pauses twice", "only_new=pause is None", "only_new=False", inside="buttons._pause"),
     Mutant(
         "a double click changes a limit twice", "only_new=own is None,", "only_new=False,", inside="limits.form._change"
     ),

@@ -19,7 +19,7 @@ PLANS = [
             "lost executions are looked up in all open ones",
             "AND (SELECT true FROM pgqueue_execution WHERE id = page.execution_id AND outcome IS NULL) IS NULL",
             "AND NOT EXISTS (SELECT FROM pgqueue_execution WHERE id = page.execution_id + 0 AND outcome IS NULL)",
-            "sql.requeues.ABANDONED",
+            "sql.stranded.ABANDONED",
         ),
     ),
     *of_tests(

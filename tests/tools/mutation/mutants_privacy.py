@@ -227,7 +227,7 @@ KEYS = of_tests(
         "a button acts on a hidden limit key",
         "private.check_key(request, name)",
         "pass",
-        inside="control_acts._post",
+        inside="buttons._post",
     ),
     Mutant(
         "everybody can pause a limit key by the form",

@@ -14,7 +14,7 @@ BAD_ROWS = of_tests(
         "errors of rows are those of all",
         "        if not may_divide(connection, error):",
         "        if True:",
-        file="execute.py",
+        file="refused_rows.py",
         times=2,
     ),
     Mutant(

@@ -127,7 +127,7 @@ SEEN = [
             "the jobs of a graph are linked for anybody",
             "if permission is not None and not request.user.has_perm(permission):",
             "if False:",
-            inside="links.allowed_url",
+            inside="navigation.allowed_url",
         ),
         Mutant(
             "a blocked job is not explained", "    if blocking:", "    if False:", inside="graphs.explanation._waiting"

@@ -53,7 +53,7 @@ TRUST_OUTAGES = [
         "a settlement does not look for claims that came during it",
         old="is_complete &= all(",
         new="is_complete |= all(",
-        inside="open_executions.settle",
+        inside="crash_charges.settle",
         tests=LATE,
     ),
     Mutant(

@@ -202,19 +202,19 @@ TRUST_ROWS: Final = [
             "a division of given rows never ends by time",
             old="if is_late and has_ended_rows:",
             new="if False:",
-            inside="execute._divide",
+            inside="refused_rows._divide",
         ),
         Mutant(
             "a division that is late tries all parts of a level",
             old="waiting.pop() if is_late else waiting.popleft()",
             new="waiting.popleft()",
-            inside="execute._divide",
+            inside="refused_rows._divide",
         ),
         Mutant(
             "a division tries the rows in a fixed order",
             old="    random.shuffle(pieces)\n",
             new="",
-            inside="execute._pieces",
+            inside="refused_rows._pieces",
         ),
         Mutant(
             "the completer forgets what time was up for",
@@ -226,7 +226,7 @@ TRUST_ROWS: Final = [
             "a settlement is over although time was up",
             old="        is_complete &= not unreleased and not unwritten\n",
             new="",
-            inside="open_executions.settle",
+            inside="crash_charges.settle",
         ),
         Mutant(
             "counts of attempts are dropped when time is up",

@@ -13,7 +13,8 @@ from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute, numbers, sparse
 
 from .completions import as_returned
-from .execute import divided, execute_with_retry
+from .execute import execute_with_retry
+from .refused_rows import divided
 from .types import OpenExecution, TransitionResult
 
 PAGE: Final = 10_000
@@ -41,7 +42,7 @@ def requeue(
     `delay_for` returns the delay as for `rescue()`. The lost attempt counts. A claim writes the job and its execution
     in one statement, so this function sees both rows of a claim that is just committing, or neither.
     """
-    rows = execute(connection, sql.requeues.ABANDONED, {"after_id": after_id, "limit": limit})
+    rows = execute(connection, sql.stranded.ABANDONED, {"after_id": after_id, "limit": limit})
     found = [(0, *row[1:7], False, 0.0, None, False) for row in rows if row[1] is not None]
     abandoned = {row[1]: OpenExecution._make(row) for row in found}
     delays = {job_id: delay_for(job) for job_id, job in abandoned.items()}
@@ -54,7 +55,7 @@ def requeue(
             "worker_id": worker_id,
             "error": error,
         }
-        return as_returned(execute_with_retry(connection, sql.requeues.REQUEUE, params))
+        return as_returned(execute_with_retry(connection, sql.stranded.REQUEUE, params))
 
     done = divided(connection, sorted(abandoned), transition).answers
     return Requeued([(abandoned[job_id], result) for job_id, result in done.items()], rows[0][0])

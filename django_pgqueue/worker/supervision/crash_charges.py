@@ -21,8 +21,8 @@ from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.declared.chunks import chunk_key
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import completions, execute, leases, workers
-from django_pgqueue.lifecycle.execute import Divided
+from django_pgqueue.lifecycle import completions, leases, workers
+from django_pgqueue.lifecycle.refused_rows import Divided, divided
 from django_pgqueue.lifecycle.types import Failed, OpenExecution, Released, TransitionResult, TransitionStatus
 from django_pgqueue.reactions import Reactions, ended
 from django_pgqueue.states import Outcome
@@ -108,7 +108,7 @@ def _divided(
     transition: Callable[[EngineConnection, Sequence[Write]], dict[int, TransitionResult]],
 ) -> Divided[Write, TransitionResult]:
     """Run a transition on these rows, and log those that the database refuses."""
-    done = execute.divided(connection, rows, partial(transition, connection))
+    done = divided(connection, rows, partial(transition, connection))
     for row, refusal in done.refused:
         refusals.note(row.key.execution_id, refusal)
     return done

@@ -6,7 +6,7 @@ from .clauses import DUE_OR_ENDED
 
 # Read a page of all jobs, by id. Return its last id, and each job that is running without an open execution.
 #
-# Caller: lifecycle.requeues.requeue()
+# Caller: lifecycle.stranded.requeue()
 # Index:  primary keys
 #
 # A running job has no open execution if a user has deleted the execution or changed the state, or if a trigger has
@@ -36,7 +36,7 @@ LEFT JOIN lost ON true
 # Requeue running jobs without an open execution, and record the lost attempt.
 #
 # Moves:  running → ready later (with a delay), dead (without one), cancelled (if a cancellation was requested)
-# Caller: lifecycle.requeues.requeue()
+# Caller: lifecycle.stranded.requeue()
 # Fence:  running at the same attempt as ABANDONED returned: a claim since then has counted another attempt
 # Locks:  the job, SKIP LOCKED
 # Index:  primary key

@@ -39,7 +39,7 @@ from django_pgqueue.states import Pausable
 from .act_view import act_view, log_change
 from .formatting import shortened
 from .limits.controls import overrides_in_force
-from .links import limit_url, page_url
+from .navigation import limit_url, page_url
 from .pause_admin import in_force, resume
 
 LENGTHS: Final = (
