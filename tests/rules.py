@@ -22,7 +22,7 @@ def for_each(cases: Iterable[Any]) -> Callable[[Callable[[Any], None]], Callable
                     check(case)
                 except AssertionError as error:
                     wrong[str(case)] = str(error)
-            assert wrong == {}
+            assert not wrong, "\n".join(f"{case}: {problem}" for case, problem in wrong.items())
 
         test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__
         return test

@@ -27,11 +27,11 @@ from django_pgqueue.options.validation import NAME, unknown_queue
 from django_pgqueue.states import Pausable, State, TransitionName
 from django_pgqueue.tasks import registry
 
-from . import bulk_acts, databases, links, private, shown
+from . import bulk_acts, databases, private, shown
 from .act_view import log_change
 from .formatting import badge, breakable, by_until, moment, moment_ago, seen_at, visible
 from .forms.form_page import in_future
-from .navigation import allowed_url, key_jobs_url
+from .navigation import address, allowed_url, key_jobs_url
 from .readonly import ListOnlyAdmin, column
 
 COUNTED: Final = 10_000
@@ -112,7 +112,7 @@ class PauseAdmin(ListOnlyAdmin):
     def get_list_display(self, request: HttpRequest) -> Any:
         """Add links to the preview that cancels the waiting jobs, if the user may cancel jobs."""
         columns = super().get_list_display(request)
-        preview = links.address("bulk_preview", site_name=self.admin_site.name)
+        preview = address("bulk_preview", site_name=self.admin_site.name)
 
         @admin.display(description=_("jobs behind it"))
         def cancel_waiting(pause: Pause) -> str:

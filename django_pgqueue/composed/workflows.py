@@ -34,7 +34,7 @@ R_co = TypeVar("R_co", covariant=True)
 S = TypeVar("S")
 
 Policy = Literal["cancel", "ignore", "block"]
-"""What happens to a job if one that it depends on is dead or cancelled. See `FailurePolicy`."""
+"""The fate of a job if one that it depends on is dead or cancelled. See `FailurePolicy`."""
 
 
 class Node(Generic[R_co]):

@@ -12,11 +12,11 @@ from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import (
     claims,
     completions,
-    execute,
     expiry,
     leases,
     operator,
     pruning,
+    refused_rows,
     rescues,
     stranded,
     workers,
@@ -179,7 +179,7 @@ def test_claim_infinite_time_is_treated_as_never(engine, column):
 def test_divided_lost_connection_is_raised(engine, second):
     pid = engine.info.backend_pid
     with pytest.raises(psycopg.OperationalError):
-        execute.divided(
+        refused_rows.divided(
             engine,
             [1, 2],
             lambda rows: second.execute("SELECT pg_terminate_backend(%s)", [pid]) and engine.execute("SELECT 1"),
@@ -196,7 +196,7 @@ def test_divided_error_of_all_rows_is_raised_at_once(engine, sqlstate):
         engine.execute(f"DO $$BEGIN RAISE EXCEPTION 'all of them' USING ERRCODE = '{sqlstate}'; END$$")
 
     with pytest.raises(psycopg.Error):
-        execute.divided(engine, [1, 2, 3], write)
+        refused_rows.divided(engine, [1, 2, 3], write)
     assert seen == [[1, 2, 3]]
 
 
@@ -257,7 +257,7 @@ def old_jobs(engine, count):
 @pytest.mark.parametrize(("sqlstate", "count"), [("P0001", 2100), *((state, 70) for state in (*REFUSALS, "23503"))])
 def test_prune_trigger_refuses_some_others_are_removed(engine, sqlstate, count, monkeypatch):
     """The pruner continues behind the refused jobs, even if they fill more than one batch."""
-    helpers.Clock(monkeypatch, execute)  # a slow machine must not end a division
+    helpers.Clock(monkeypatch, refused_rows)  # a slow machine must not end a division
     first, last = count // 4, count * 3 // 4
     refused = [job_id for job_id in range(first, last + 1) if job_id % 100]
     old_jobs(engine, count)

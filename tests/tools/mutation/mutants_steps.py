@@ -196,7 +196,7 @@ RUNS = of_tests(
     ),
     Mutant(
         "a discarded job leaves its steps",
-        "        execute.divided(connection, with_steps, partial(_remove_steps, connection))\n",
+        "        divided(connection, with_steps, partial(_remove_steps, connection))\n",
         "        pass\n",
         inside="_write_discarded",
     ),
