@@ -91,6 +91,7 @@ class Job(models.Model):
 
     if TYPE_CHECKING:
         objects: ClassVar[JobQuerySet]  # without a plugin, type checkers do not see a manager's queryset methods
+        id: int
         executions: Any
     else:
         objects = JobQuerySet.as_manager()
