@@ -4,6 +4,7 @@ import gc
 import signal
 import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,13 +179,25 @@ def cleaner(django_db_setup: None) -> Iterator[Callable[[], EngineConnection]]:
         connection.close()
 
 
+@cache
+def tables_of(alias: str) -> list[str]:
+    """Return the tables that tests may write to."""
+    found = connections[alias].introspection.django_table_names(only_existing=True, include_views=False)
+    return sorted(set(found) - FROM_APPS)
+
+
+def empty_all(alias: str) -> None:
+    """Empty the tables of all apps."""
+    operations = connections[alias].ops
+    operations.execute_sql_flush(operations.sql_flush(no_style(), tables_of(alias)))
+
+
 @pytest.fixture(scope="session")
 def clean(cleaner: Callable[[], EngineConnection]) -> Iterator[Callable[[], None]]:
     """Return a function that empties the tables, and let Django use it after the tests with `committing`.
 
     Django's own command opens a session for each test, looks up the names of its tables, and fills `FROM_APPS` again.
     """
-    names: dict[str, list[str]] = {}
 
     def clean() -> None:
         try:
@@ -192,19 +205,14 @@ def clean(cleaner: Callable[[], EngineConnection]) -> Iterator[Callable[[], None
         except psycopg.OperationalError:  # the test has ended all sessions
             helpers.begin_anew(cleaner())
 
-    def empty(alias: str) -> None:
-        connection = connections[alias]
-        if alias not in names:
-            found = connection.introspection.django_table_names(only_existing=True, include_views=False)
-            names[alias] = sorted(set(found) - FROM_APPS)
-        connection.ops.execute_sql_flush(connection.ops.sql_flush(no_style(), names[alias]))
-
     def fixture_teardown(self: TransactionTestCase) -> None:
         if self.available_apps == OWN_APPS:
             clean()
-            return
-        for alias in self._databases_names(include_mirrors=False):  # type: ignore[attr-defined]  # not public
-            empty(alias)
+        elif self.available_apps is None:
+            for alias in self._databases_names(include_mirrors=False):  # type: ignore[attr-defined]  # not public
+                empty_all(alias)
+        else:
+            assert self.available_apps == [], "the tables of no app are emptied"
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", fixture_teardown)

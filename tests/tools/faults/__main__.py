@@ -2,6 +2,9 @@
 
 import sys
 
+from django.conf import settings
+
 from tests.tools.faults.cli import main
 
+settings.configure()  # scenarios make some claims themselves, with the defaults
 sys.exit(main())

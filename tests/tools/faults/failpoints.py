@@ -30,9 +30,9 @@ from django_pgqueue.lifecycle import (
     claims,
     completions,
     enqueueing,
-    execute,
     leases,
     limits,
+    refused_rows,
     rescues,
     steps,
     ticks,
@@ -241,7 +241,7 @@ def _wrapped(act: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(connection: Any, *args: Any, **kwargs: Any) -> Any:
         caller = sys._getframe(1).f_globals["__name__"]
-        if caller.startswith(lifecycle.__name__) and caller != execute.__name__:  # `divided()` gets it from outside
+        if caller.startswith(lifecycle.__name__) and caller != refused_rows.__name__:  # `divided()` runs given ones
             return function(connection, *args, **kwargs)  # a part of another transition
         own = act == "succeed" and not isinstance(connection, psycopg.Connection)
         word, after = ("atomic", "finished") if own else (ACTS[act], "committed")
