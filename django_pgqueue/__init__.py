@@ -4,7 +4,7 @@ The names in `__all__` and those in docs/reference/api.md are public. Everything
 """
 
 from .composed.batches import Batch, BatchProgress
-from .composed.chains import Chain, Group, chain, chord, group
+from .composed.chains_and_groups import Chain, Group, chain, chord, group
 from .composed.event_sending import asend_event, send_event
 from .composed.workflows import Node, Workflow
 from .declared.breakers import Breaker

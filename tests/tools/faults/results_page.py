@@ -58,7 +58,7 @@ def part(rows: Sequence[Row], *, date: str, seed: int, jobs: int, seconds: float
     system = ".".join(versions["system"].split(".")[:2])
     about = (
         f"On {date}, `bin/faults --jobs {jobs}` with seed {seed} injected {len(rows)} faults in {seconds / 60:.0f} "
-        f"minutes. {tally['ok']} faults passed, {tally['FAILED']} failed and {tally['skipped']} were skipped. The "
+        f"minutes. The results were: {tally['ok']} passed, {tally['FAILED']} failed, {tally['skipped']} skipped. The "
         f"versions were {system}, PostgreSQL {versions['postgresql']}, Python {versions['python']}, Django "
         f"{versions['django']} and psycopg {versions['psycopg']}."
     )

@@ -38,7 +38,7 @@ def test_page_has_the_texts_of_the_catalogue():
 
 def test_part_has_a_table_for_each_group_of_the_run():
     text = part(Row(fault("F04"), "ok", "exit code 0", 1.0), Row(fault("F02"), "ok", "closed", 1.0))
-    assert "2 faults in 10 minutes. 2 faults passed, 0 failed and 0 were skipped." in " ".join(text.split())
+    assert "2 faults in 10 minutes. The results were: 2 passed, 0 failed, 0 skipped." in " ".join(text.split())
     headings = [line for line in text.splitlines() if line.startswith("## ")]
     assert headings == ["## Lost and frozen hosts and processes", "## Stops and signals"]
     assert text.count(results_page.HEAD) == 2
