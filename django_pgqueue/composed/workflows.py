@@ -1,8 +1,8 @@
 """The public class `Workflow`: a graph of jobs, in which a job starts when those that it depends on have ended.
 
 Applications call it, and `chains_and_groups` builds the shorter forms on it. A workflow is a batch with edges: its
-progress, its callbacks and its removal are those of batches. `lifecycle.graphs` decides from the rows of the jobs when a
-job starts. The module loads before Django's apps are ready, so it imports models only inside functions.
+progress, its callbacks and its removal are those of batches. `lifecycle.graphs` decides from the rows of the jobs when
+a job starts. The module loads before Django's apps are ready, so it imports models only inside functions.
 """
 
 from __future__ import annotations
