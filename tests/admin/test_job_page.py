@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
@@ -69,9 +70,9 @@ def test_buttons_single_permission_shows_only_its_button(
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"minutes": 4}, "due in 4 min"),
-        ({"minutes": -4}, "waiting for a worker, due for 4 min"),
-        ({"minutes": 60, "attempt": 2}, "waiting for attempt 3 of 10, due in 1 h"),
+        ({"minutes": 4}, r"due in (4 min|3 min \d+ s)"),
+        ({"minutes": -4}, r"waiting for a worker, due for (4|3) min"),
+        ({"minutes": 60, "attempt": 2}, "waiting for attempt 3 of 10, due in (1 h|59 min)"),
         ({"minutes": 1, "unknown_since": timezone.now()}, "no worker has known its task for"),
     ],
 )
@@ -81,7 +82,7 @@ def test_page_ready_job_states_what_it_waits_for(
     minutes = float(columns["minutes"])  # type: ignore[arg-type]  # the values have mixed types
     others = {name: value for name, value in columns.items() if name != "minutes"}
     job = make_job(run_after=timezone.now() + timedelta(minutes=minutes, seconds=0.4), **others)
-    assert words in page_of(operator, job).replace("3 min 60 s", "4 min")
+    assert re.search(words, page_of(operator, job))
 
 
 def test_page_job_under_alias_names_the_task_that_runs_it(
