@@ -10,7 +10,8 @@ If the text of a statement stands in a clause that others share too, the mutant 
 Prints one line a mutant, then how many there were of each kind. Ends with status 1 if one survived or was not run.
 
 `killers.json` names a test that has killed each mutant before. It runs first, so that a whole run takes an hour instead
-of several. If it does not fail, the mutant's own choice runs. `--record` adds the killers of this run.
+of several. If it does not fail, the mutant's own choice runs. `--record` adds the killers of this run. A test that
+fails without a mutant too kills none.
 """
 
 import argparse
@@ -23,10 +24,9 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -508,13 +508,17 @@ def run_tests(place: Path, tests: Sequence[str]) -> tuple[str, str]:
     return ("SURVIVED" if code == 0 else "killed" if found else "NOT RUN"), found[1] if found else output[-300:]
 
 
-def failing_anyway(place: Path, tests: Sequence[str], jobs: int) -> list[str]:
-    """Return the tests that fail without any mutant: they would seem to kill every one."""
+def without_useless(killers: Mapping[str, str], place: Path, jobs: int) -> dict[str, str]:
+    """Leave out killers that do not exist any more, or that fail without any mutant: those would seem to kill all."""
+    _, collected = pytest(place, "--collect-only", "tests")
+    tests = sorted(set(killers.values()) & set(collected.splitlines()))
     code, output = pytest(place, "-n", str(jobs), "--dist", "loadfile", *tests, limit_seconds=6 * LIMIT_SECONDS)
     failing = KILLED.findall(output)
     if code and not failing:
         raise RuntimeError(output[-2000:])
-    return failing
+    useful = set(tests) - set(failing)
+    print(f"left out: {sorted(set(killers.values()) - useful)}", flush=True)  # noqa: T201
+    return {name: test for name, test in killers.items() if test in useful}
 
 
 def pytest(place: Path, *arguments: str, limit_seconds: float = LIMIT_SECONDS) -> tuple[int, str]:
@@ -543,27 +547,25 @@ def main(names: Sequence[str], tests: Sequence[str], jobs: int, *, record: bool 
     for mutant in MUTANTS:  # refuse before the long run
         mutated(mutant, code_names())
     mutants = chosen(names)
-    own = [tests or mutant.tests or QUICK for mutant in mutants]
     places: SimpleQueue[Path] = SimpleQueue()
     with ExitStack() as stack:
         for _ in range(jobs):
             places.put(copied_to(new_place(stack)))
-        failing = failing_anyway(first := places.get(), list(dict.fromkeys(chain.from_iterable(own))), jobs)
-        places.put(first)
-        print(f"left out, for they fail without a mutant: {failing}", flush=True)  # noqa: T201
-        left_out = [f"--deselect={test}" for test in failing]
-        killers = {} if tests else known_killers()
+        killers = {} if tests else known_killers(mutants)
+        if killers:
+            killers = without_useless(killers, first := places.get(), jobs)
+            places.put(first)
 
-        def try_one(mutant: Mutant, choice: Sequence[str]) -> tuple[str, str]:
-            place, killer = places.get(), killers.get(mutant.name)
+        def try_one(mutant: Mutant) -> tuple[str, str]:
+            place = places.get()
             try:
-                return tried(place, mutant, [*choice, *left_out], [killer, *left_out] if killer else ())
+                return tried(place, mutant, tests or mutant.tests or QUICK, killers.get(mutant.name))
             finally:
                 places.put(place)
 
         with ThreadPoolExecutor(jobs) as pool:
             verdicts = Counter[str]()
-            for mutant, (verdict, word) in zip(mutants, pool.map(try_one, mutants, own), strict=True):
+            for mutant, (verdict, word) in zip(mutants, pool.map(try_one, mutants), strict=True):
                 verdicts[verdict] += 1
                 if record and verdict == "killed" and "::" in word:
                     record_killer(mutant, word)
@@ -571,17 +573,17 @@ def main(names: Sequence[str], tests: Sequence[str], jobs: int, *, record: bool 
     return sum(verdicts[word] for word in ("SURVIVED", "NOT RUN"))
 
 
-def known_killers() -> dict[str, str]:
+def known_killers(mutants: Iterable[Mutant]) -> dict[str, str]:
     """Return the test that has killed each mutant, by the mutant's name."""
+    names = {mutant.name for mutant in mutants}
     with suppress(FileNotFoundError):
-        return dict(json.loads(KILLERS.read_text()))
+        return {name: test for name, test in json.loads(KILLERS.read_text()).items() if name in names}
     return {}
 
 
 def record_killer(mutant: Mutant, test: str) -> None:
     """Store which test has killed a mutant, and forget mutants that do not exist any more."""
-    names = {each.name for each in MUTANTS}
-    killers = {name: found for name, found in known_killers().items() if name in names} | {mutant.name: test}
+    killers = known_killers(MUTANTS) | {mutant.name: test}
     KILLERS.write_text(json.dumps(killers, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
@@ -612,6 +614,12 @@ def chosen(names: Sequence[str]) -> list[Mutant]:
     return found
 
 
+def run_mutated(place: Path, mutant: Mutant, tests: Sequence[str]) -> tuple[str, str]:
+    """Run tests in the copy with a mutant in it, as `run_tests()`."""
+    with applied(place, mutant):
+        return run_tests(place, tests)
+
+
 @contextmanager
 def applied(place: Path, mutant: Mutant) -> Iterator[None]:
     """Put a mutant into the copy, and take it out at the end."""
@@ -626,16 +634,20 @@ def applied(place: Path, mutant: Mutant) -> Iterator[None]:
             (place / path).write_text(text)
 
 
-def tried(place: Path, mutant: Mutant, tests: Sequence[str], first: Sequence[str] = ()) -> tuple[str, str]:
+def tried(place: Path, mutant: Mutant, tests: Sequence[str], killer: str | None = None) -> tuple[str, str]:
     """Try one mutant in the copy, and undo it; return the verdict, and which test killed it or why it lives.
 
-    The other tests run only if those in `first` do not fail.
+    The other tests run only if the known killer does not fail.
     """
     began = time.monotonic()
-    with applied(place, mutant):
-        verdict, word = run_tests(place, first) if first else ("", "")
-        if verdict != "killed":
-            verdict, word = run_tests(place, tests)
+    verdict, word = run_mutated(place, mutant, [killer]) if killer else ("", "")
+    left_out: list[str] = []
+    while verdict != "killed":
+        verdict, word = run_mutated(place, mutant, [*tests, *left_out])
+        if verdict != "killed" or "::" not in word or run_tests(place, [word])[0] != "killed":
+            break
+        left_out.append(f"--deselect={word}")  # it fails without the mutant too
+        verdict = ""
     if verdict == "SURVIVED" and mutant.name in EQUIVALENT:
         verdict, word = "equivalent", EQUIVALENT[mutant.name]
     print(f"{verdict:10} {mutant.name} ({time.monotonic() - began:.0f} s): {word}", flush=True)  # noqa: T201

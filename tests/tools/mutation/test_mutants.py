@@ -176,33 +176,43 @@ def test_mutant_inside_two_functions_changes_both():
     assert texts == {"package/one.py": "def f():\n    b\n", "package/two.py": "def g():\n    b\n\n\na\n"}
 
 
+KILLED_BY_OWN = ("killed", "own::b")
+SURVIVED = ("SURVIVED", "")
+
+
 @pytest.mark.parametrize(
     ("answers", "wanted", "ran"),
     [
         ([("killed", "first::a")], "killed", ["first"]),
-        ([("SURVIVED", ""), ("killed", "own::b")], "killed", ["first", "own"]),
-        ([("NOT RUN", "not found"), ("SURVIVED", "")], "SURVIVED", ["first", "own"]),
+        ([SURVIVED, KILLED_BY_OWN, SURVIVED], "killed", ["first", "own", "own::b"]),
+        ([("NOT RUN", "not found"), SURVIVED], "SURVIVED", ["first", "own"]),
+        (
+            [SURVIVED, KILLED_BY_OWN, KILLED_BY_OWN, SURVIVED],
+            "SURVIVED",
+            ["first", "own", "own::b", "own", "--deselect=own::b"],
+        ),
     ],
+    ids=["known killer", "own choice", "killer is gone", "fails without the mutant"],
 )
 def test_known_killer_runs_before_the_own_choice(monkeypatch, tmp_path, answers, wanted, ran):
-    chosen = []
+    left, chosen = list(answers), []
 
     def run_tests(place, tests):
         chosen.extend(tests)
-        return answers[len(chosen) - 1]
+        return left.pop(0)
 
     monkeypatch.setattr(runner, "run_tests", run_tests)
     monkeypatch.setattr(runner, "applied", lambda place, mutant: nullcontext())
-    verdict, _ = runner.tried(tmp_path, MUTANTS[0], ["own"], ["first"])
-    assert (verdict, chosen) == (wanted, ran)
+    verdict, _ = runner.tried(tmp_path, MUTANTS[0], ["own"], "first")
+    assert (verdict, chosen, left) == (wanted, ran, [])
 
 
 def test_recorded_killers_are_those_of_mutants_that_exist(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "KILLERS", tmp_path / "killers.json")
-    assert runner.known_killers() == {}
+    assert runner.known_killers(MUTANTS) == {}
     first, second = MUTANTS[:2]
     runner.KILLERS.write_text('{"gone": "a::b"}')
     runner.record_killer(first, "a::b")
     runner.record_killer(second, "a::c")
     runner.record_killer(first, "a::d")
-    assert runner.known_killers() == {first.name: "a::d", second.name: "a::c"}
+    assert runner.known_killers(MUTANTS) == {first.name: "a::d", second.name: "a::c"}
