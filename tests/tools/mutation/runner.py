@@ -607,8 +607,13 @@ def copied_to(place: Path) -> Path:
 
 
 def chosen(names: Sequence[str]) -> list[Mutant]:
-    """Return the mutants whose name contains one of `names`, or whose number is in its range `from:to`."""
-    found = [mutant for mutant in MUTANTS if not names or any(name in mutant.name for name in names)]
+    """Return the mutants whose name contains one of `names`, or whose number is in its range `from:to`.
+
+    Without names, equivalent mutants are left out, because each takes as long as a hundred others.
+    """
+    found = [mutant for mutant in MUTANTS if any(name in mutant.name for name in names)]
+    if not names:
+        found = [mutant for mutant in MUTANTS if mutant.name not in EQUIVALENT]
     for first, last in (name.split(":") for name in names if re.fullmatch(r"\d*:\d*", name)):
         found += MUTANTS[int(first or 0) : int(last or len(MUTANTS))]
     return found
