@@ -35,7 +35,7 @@ FREE = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergej
 FILLED = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_uniqueness_window"),
     *("pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_pause", "pgqueue_execution_log", "pgqueue_search_key"),
-    *("pgqueue_step", "pgqueue_event"),
+    *("pgqueue_step", "pgqueue_event", "pgqueue_audit", "pgqueue_audit_job"),
 )
 NOW = "statement_timestamp()"
 COMPENSATION = json.dumps(
@@ -115,6 +115,11 @@ FILL = (
     (
         "INSERT INTO pgqueue_event (name, key, sent_at) "
         f"SELECT 'approved', n, {NOW} FROM generate_series(1, {HISTORY}) AS n"
+    ),
+    f"INSERT INTO pgqueue_audit (action, filter) SELECT 'retry', '{{}}' FROM generate_series(1, {KEYED}) AS n",
+    (
+        "INSERT INTO pgqueue_audit_job (audit_id, job_id) "
+        f"SELECT 1 + n % {KEYED}, n FROM generate_series(1, {HISTORY}) AS n"
     ),
 )
 
@@ -360,7 +365,16 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         BATCH,
         {"pgqueue_job_pkey", "pgqueue_step_compensation", "pgqueue_step_undone"},
     ),
-    "RETRY": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_job_unique"}),
+    "RETRY": (
+        lambda c: {**finished(c), "with_edited": False},
+        BATCH,
+        {"pgqueue_job_pkey", "pgqueue_job_unique", "pgqueue_audit_job_once", "pgqueue_audit_pkey"},
+    ),
+    "EDITED_JOBS": (
+        lambda c: {"job_ids": finished(c)["job_ids"]},
+        BATCH,
+        {"pgqueue_audit_job_once", "pgqueue_audit_pkey"},
+    ),
     "MOVE": (lambda c: {**finished(c), "queue_name": "other", "priority": 1}, BATCH, {"pgqueue_job_pkey"}),
     "DELETE": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_search_key_pkey"}),
     "PAUSE": (
@@ -425,7 +439,7 @@ def assert_bounded(connection, plan, name, *unwanted, comparisons=1):
     "name",
     [
         *("ENQUEUE_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_MANY_OR_REPLACE", "HOLDERS", "RETRY"),
-        "MOVE",
+        *("EDITED_JOBS", "MOVE"),
         *("ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD", "OPEN_WINDOWS"),
     ],
 )
