@@ -15,15 +15,16 @@ from django.contrib.admin import AdminSite
 from django.http import HttpRequest, QueryDict
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from django_pgqueue.acts import AUDITED, JOB_ACTS
 from django_pgqueue.job_search import NO_CLASS
-from django_pgqueue.lifecycle.bulk_acts import WORDS, Selection
+from django_pgqueue.lifecycle.bulk_acts import PREVIEWED, WORDS, Selection
 from django_pgqueue.models import AuditEntry
 from django_pgqueue.states import ActOutcome, TransitionName
 
 from . import databases, private
-from .formatting import full_date, visible
+from .formatting import full_date, shortened, visible
 from .list_filters import instant_of
 from .navigation import address
 
@@ -31,6 +32,8 @@ NAMES: Final = {
     "state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class", "limit": "limit_key"
 }  # fmt: skip
 """The field of `Selection` for each parameter of a URL that is a text."""
+NUMBERS_SHOWN: Final = 10
+"""Numbers of jobs that the description of a filter shows."""
 TIMES: Final = frozenset({"since", "until", "before", "held_until"})
 """The values of a filter that are times."""
 
@@ -48,13 +51,15 @@ def selection_of(given: QueryDict) -> Selection:
         if name in given:
             found[name] = datetime.fromisoformat(str(given[name]))
     ids = tuple(int(each) for each in given.get("ids", "").split(",") if each)
-    return Selection(**found, job_ids=ids, to_queue=given.get("to_queue") or None)
+    edited = min(max(int(str(given["edited"])), 0), PREVIEWED + 1) if given.get("edited") else None
+    return Selection(**found, job_ids=ids, to_queue=given.get("to_queue") or None, edited=edited)
 
 
 def parameters(selection: Selection) -> dict[str, str]:
     """Return the parameters that `selection_of()` reads."""
     values = {name: getattr(selection, field) for name, field in NAMES.items() if getattr(selection, field) is not None}
     found = values | {"since": selection.since, "until": selection.until, "ids": selection.job_ids}
+    found["edited"] = "" if selection.edited is None else str(selection.edited)
     return {name: _text(value) for name, value in found.items() if value or (name == "error" and value is not None)}
 
 
@@ -129,8 +134,23 @@ def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]
         if (value := chosen.get(name)) not in (None, [], "") or (name == "exception_class" and value == ""):
             yield title, _shown(value, is_time=name in TIMES) if value != "" else _("none")
     if ids := chosen.get("job_ids") or chosen.get("jobs"):
-        count = f"{len(ids):,}" if isinstance(ids, list) else visible(str(ids))
-        yield _("Jobs by number"), count
+        yield _("Jobs by number"), _numbers(ids)
+    if isinstance(count := chosen.get("edited"), int) and count:
+        text = ngettext(
+            "%(count)s job that was edited and retried as a new job",
+            "%(count)s jobs that were edited and retried as new jobs",
+            count,
+        )
+        yield _("Left out"), text % {"count": f"{count:,}"}
+
+
+def _numbers(ids: Any) -> str:
+    """Return the numbers of some jobs, or of the first ones with the count."""
+    if not isinstance(ids, list | tuple):
+        return visible(str(ids))  # the entry was written by hand
+    some = ", ".join(f"#{shortened(str(each), 20)}" for each in ids[:NUMBERS_SHOWN])
+    words = {"some": some, "count": f"{len(ids):,}"}
+    return some if len(ids) <= NUMBERS_SHOWN else _("%(some)s, … (%(count)s jobs)") % words
 
 
 def _shown(value: Any, *, is_time: bool) -> str:

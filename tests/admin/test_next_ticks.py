@@ -60,11 +60,11 @@ def test_page_previews_runs_and_says_what_buttons_leave_out(client_of, db):
     planner, schedule = client_of(*ALL, "view_job", "view_arguments"), make(expression="0 9 * * *", jitter_seconds=30.0)
     text = page(planner, f"{SCHEDULES}{schedule.pk}/change/")
     assert "Next runs" in text and text.count(" 09:00:00") >= 8 and "up to 30.0 s later" in text
-    assert "They do not save changes in the form below" in text
+    assert "If the form has changes that are not saved, they do nothing" in text
     planner.post(f"{SCHEDULES}{schedule.pk}/pause/")
     assert "if the schedule were not paused" in page(planner, f"{SCHEDULES}{schedule.pk}/change/")
     of_code = make("of code", origin="code")
-    assert "They do not save" not in page(planner, f"{SCHEDULES}{of_code.pk}/change/")
+    assert "changes that are not saved" not in page(planner, f"{SCHEDULES}{of_code.pk}/change/")
 
 
 @pytest.mark.parametrize("may_view", [True, False])

@@ -8,6 +8,7 @@ form requests one act, however often it is sent (see `new_jobs.token_field()`).
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import uuid4
@@ -58,6 +59,7 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
     private.check_key(request, selection.limit_key or "")
     alias = databases.chosen(request)
     preview = lifecycle_bulk_acts.preview(connections[alias], action, selection)
+    requested = replace(selection, edited=preview.edited or None)
     return {
         "title": _("%(action)s many jobs") % {"action": bulk_acts.label(action)},
         "action": action,
@@ -65,9 +67,10 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
         "described": bulk_acts.described(request, selection.as_json()),
         "preview": preview,
         "count": bulk_acts.count_text(preview.chosen, has_more=preview.has_more),
+        "edited_text": bulk_acts.count_text(preview.edited, has_more=preview.has_more),
         "may_count_less": preview.has_more and selection.exception_class is not None,
         "fields": [
-            *bulk_acts.parameters(selection).items(),
+            *bulk_acts.parameters(requested).items(),
             ("previewed_at", preview.at.isoformat()),
             (FORM_FIELD, str(uuid4())),
         ],

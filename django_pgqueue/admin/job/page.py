@@ -91,6 +91,7 @@ def job_page(
     attempts = read_attempts(job)
     steps = read_steps(job) if vars(job)["has_steps"] else []
     pauses = pauses_of(request, job) if job.state == State.READY else []
+    edit = edit_and_retry.offer(request, job)
     context = {
         "job": job,
         **story(request, job, attempts),
@@ -117,7 +118,8 @@ def job_page(
         "blocker": blocker_of(request, job),
         "blocked": blocked_by(job),
         "back": request.get_full_path(),
-        "edit_url": edit_and_retry.button(request, job),
+        "edit_url": edit.url,
+        "edit_note": edit.note,
         "related_jobs": related_jobs(request, job),
         **extra_context,
     }
