@@ -186,7 +186,7 @@ TIMES = [
     Mutant(
         "log lines have times in UTC",
         "full_date(line.at)",
-        'f"{line.at:%F %T}"',
+        "line.at:%F %T",
         inside="kept_logs._shown_line",
         tests=("tests/admin/test_kept_logs.py",),
     ),
