@@ -155,9 +155,14 @@ def _numbers(ids: Any) -> str:
 
 def _shown(value: Any, *, is_time: bool) -> str:
     if isinstance(value, Mapping):  # the values of an override
-        return ", ".join(visible(f"{name} {each}") for name, each in list(value.items())[:20])
+        pairs = list(value.items())[:20]
+        return ", ".join(f"{visible(name)} {_value_text(each, is_time=name in TIMES)}" for name, each in pairs)
     if isinstance(value, list):
         return ", ".join(visible(str(each)) for each in value[:20])
+    return _value_text(value, is_time=is_time)
+
+
+def _value_text(value: Any, *, is_time: bool) -> str:
     if is_time:
         with suppress(TypeError, ValueError, OverflowError):  # the entry was written by hand
             return full_date(datetime.fromisoformat(value))

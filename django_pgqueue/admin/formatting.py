@@ -1,8 +1,9 @@
 """Format rows for an operator: durations, times, states, progress, and the reason why a job waits.
 
-Used by all lists and pages of the admin. All ages are computed from `seen_at`, the database's clock at the time the row
-was read, so a wrong clock of the web server does no harm. Text from a row passes through `display.visible()`, so
-that control and direction characters in it cannot change what the operator reads.
+Used by all lists and pages of the admin. All instants have the form of `full_date()`, in the current time zone, which
+the navigation names. All ages are computed from `seen_at`, the database's clock at the time the row was read, so a
+wrong clock of the web server does no harm. Text from a row passes through `display.visible()`, so that control and
+direction characters in it cannot change what the operator reads.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from django.utils import formats, timezone
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -19,6 +20,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.display import duration as duration
+from django_pgqueue.display import full_date as full_date
 from django_pgqueue.display import pretty_json as pretty_json
 from django_pgqueue.display import shortened as shortened
 from django_pgqueue.display import visible as visible
@@ -79,11 +81,6 @@ def dated(at: datetime | None, row: Any, *, with_zone: bool = False) -> SafeStri
         return ""
     zone = f" {timezone.get_current_timezone_name()}" if with_zone else ""
     return moment(at, f"{full_date(at)}{zone} ({ago(at, seen_at(row))})")
-
-
-def full_date(at: datetime) -> str:
-    """Return the date and the time to the second, in the current time zone."""
-    return formats.date_format(timezone.localtime(at) if timezone.is_aware(at) else at, "Y-m-d H:i:s")
 
 
 def by_until(by: str, until: datetime | None) -> str:

@@ -6,7 +6,9 @@ statement.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -18,11 +20,12 @@ from .limits.controls import Controls, controls_of
 
 
 class ExplainedJob:
-    """One job. `row` has the columns of JOB_WITH_LAST_EXECUTION."""
+    """One job. `row` has the columns of JOB_WITH_LAST_EXECUTION, and `time_text` writes the times of the sentence."""
 
-    def __init__(self, connection: Connection, row: Any) -> None:
+    def __init__(self, connection: Connection, row: Any, time_text: Callable[[datetime], str]) -> None:
         self.connection = connection
         self.row = row
+        self.time_text = time_text
 
     @cached_property
     def pauses(self) -> Pauses:

@@ -40,6 +40,8 @@ def assert_why(job_id, reason, *words, **fields):
     assert found.sentence.endswith(".")
     assert any(re.fullmatch(pattern, found.sentence) for pattern in SENTENCES[reason]), "the page has another sentence"
     assert {name: getattr(found, name) for name in fields} == fields
+    shown = stats.why(job_id, time_text=lambda at: f"<{at.tzinfo is not None}>").sentence
+    assert shown.count("<True>") == found.sentence.count(" UTC") and " UTC" not in shown
     return found
 
 

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
 from django_pgqueue.admin import private
-from django_pgqueue.admin.formatting import duration, moment, seen_at, visible, word_badge
+from django_pgqueue.admin.formatting import duration, full_date, moment, seen_at, visible, word_badge
 from django_pgqueue.admin.navigation import allowed_url, key_jobs_url, limit_url, page_url
 from django_pgqueue.declared.limits import has_value, without_value
 from django_pgqueue.declared.steps import is_endless
@@ -75,7 +75,7 @@ def _why(job: Job) -> Why | None:
     if job.state not in set(State) - FINISHED and not is_of_graph:
         return None
     try:
-        return stats.why(job.pk, job._state.db)
+        return stats.why(job.pk, job._state.db, time_text=full_date)
     except DataError:  # a time outside Python's range
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -12,6 +12,7 @@ from django.contrib import admin
 from django.db.models import OuterRef, QuerySet, Subquery, TextField
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest
+from django.utils import dateformat
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
@@ -35,13 +36,13 @@ from django_pgqueue.admin.private import shown_arguments as shown_call
 from django_pgqueue.admin.readonly import column
 from django_pgqueue.admin.row_operations import OperationsAdmin
 from django_pgqueue.db.fields import statement_time
+from django_pgqueue.display import FULL_DATE
 from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.models.schedules import Origin
 from django_pgqueue.schedules import job_options, next_ticks
 
 TICKS_SHOWN: Final = 5
-FORMAT: Final = "%a %Y-%m-%d %H:%M:%S"
 
 
 class ScheduleColumns(OperationsAdmin):
@@ -148,7 +149,7 @@ def problem_of(schedule: Schedule) -> str:
 
 
 def shown_ticks(schedule: Schedule) -> list[dict[str, Any]]:
-    """Return the next runs in the time zone of the schedule and in UTC, with changes of the clock between them.
+    """Return the next runs in the time zones of the schedule and of the page, with changes of the clock between them.
 
     If the expression or the time zone is invalid, the list is empty. The ticks are those that the scheduler will fire,
     because the same functions calculate them.
@@ -176,9 +177,9 @@ def _tick(at: datetime, before: datetime, now: datetime) -> dict[str, Any]:
     """Return one run, with its offset from UTC as "+02:00 CEST", and whether clocks change before it."""
     offset = at.strftime("%z")
     return {
-        "local": at.strftime(FORMAT),
+        "local": dateformat.format(at, f"D {FULL_DATE}"),
         "offset": f"{offset[:3]}:{offset[3:5]} {at.tzname() or ''}".strip(),
-        "utc": moment(at, at.astimezone(UTC).strftime(FORMAT)),
+        "here": moment(at),
         "distance": ago(at, now) if at > now else gettext("due now"),
         "note": _change_of_clock(at.utcoffset() or timedelta(), before.utcoffset() or timedelta()),
     }

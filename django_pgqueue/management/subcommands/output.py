@@ -16,9 +16,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.core.management.base import OutputWrapper
-from django.utils import timezone
 
-from django_pgqueue.display import in_line
+from django_pgqueue.display import full_date, in_line
 
 GAP: Final = "  "
 NARROWEST: Final = 12
@@ -184,10 +183,8 @@ def _in_colour(text: str, colour: str | None) -> str:
 
 
 def date_of(at: datetime | None) -> str:
-    """Return the date and the time to the second, in the current time zone."""
-    if at is None:
-        return ""
-    return (timezone.localtime(at) if timezone.is_aware(at) else at).strftime("%Y-%m-%d %H:%M:%S")
+    """Return the date and the time to the second, in the current time zone; "" for None."""
+    return "" if at is None else full_date(at)
 
 
 def counted(count: int, noun: str = "job") -> str:

@@ -64,7 +64,7 @@ from tests.tools.mutation.mutants_remote import REMOTE_WORKERS
 from tests.tools.mutation.mutants_rows import BAD_ROWS
 from tests.tools.mutation.mutants_sagas import SAGAS
 from tests.tools.mutation.mutants_search import SEARCH
-from tests.tools.mutation.mutants_seen import SEEN
+from tests.tools.mutation.mutants_seen import SEEN, TIMES
 from tests.tools.mutation.mutants_stats import STATS
 from tests.tools.mutation.mutants_steps import STEPS
 from tests.tools.mutation.mutants_trust_attempts import TRUST_ATTEMPTS
@@ -414,6 +414,7 @@ MUTANTS = [
     *GRAPHS,
     *HISTORIES,
     *SEEN,
+    *TIMES,
     *CALL_LIMITS,
     *BREAKERS,
     *CLAIMS_OF_LIMITS,
