@@ -25,7 +25,7 @@ from django_pgqueue.display import pretty_json as pretty_json
 from django_pgqueue.display import shortened as shortened
 from django_pgqueue.display import visible as visible
 from django_pgqueue.ground.progress import Progress
-from django_pgqueue.models import Job
+from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import State
 
 LABELS: Final = {
@@ -141,12 +141,20 @@ def _number(value: float) -> str:
 
 
 def situation(
-    job: Job, started_at: datetime | None = None, *, is_paused: bool = False, is_suspended: bool = False
+    job: Job,
+    execution: Execution | None = None,
+    *,
+    lost: str = "",
+    is_paused: bool = False,
+    is_suspended: bool = False,
 ) -> str:
-    """Return how long a job has been in its state, or what it waits for. The page shows it after the state."""
+    """Return how long a job has been in its state, or what it waits for. The page shows it after the state.
+
+    `execution` is its latest one. `lost` says what is known of it if it was lost.
+    """
     now = seen_at(job)
     if job.state == State.RUNNING:
-        return _running(job, now, started_at)
+        return _running(job, now, execution, lost)
     if job.state == State.READY:
         return _suspended(job, now) if is_suspended else _ready(job, now, is_paused=is_paused)
     if job.state == State.WAITING:
@@ -156,12 +164,17 @@ def situation(
     return ""
 
 
-def _running(job: Job, now: datetime, started_at: datetime | None) -> str:
+def _running(job: Job, now: datetime, execution: Execution | None, lost: str) -> str:
     parts = []
-    if started_at is not None:
-        parts.append(
-            _("for %(span)s, since %(at)s") % {"span": duration(now - started_at), "at": full_date(started_at)}
-        )
+    if execution is not None:
+        parts.append(_("attempt %(attempt)s of %(most)s") % {"attempt": execution.attempt, "most": job.max_attempts})
+    if lost:
+        parts.append(lost)
+    elif execution is not None and execution.started_at is not None:
+        words = {"span": duration(now - execution.started_at), "at": full_date(execution.started_at)}
+        parts.append(_("for %(span)s, since %(at)s") % words)
+    elif execution is not None:
+        parts.append(_("claimed %(ago)s, and no start is recorded yet") % {"ago": ago(execution.claimed_at, now)})
     if job.cancel_requested_at is not None:
         parts.append(_("cancel requested %(ago)s") % {"ago": ago(job.cancel_requested_at, now)})
     return ", ".join(parts)

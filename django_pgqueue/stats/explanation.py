@@ -143,7 +143,9 @@ def _running(job: ExplainedJob) -> FoundReason:
         sentence = f"It runs on {where}, and it was asked to stop at {time_text(row.cancel_requested_at)}."
         return FoundReason(Reason.CANCELLING, sentence, fields)
     if row.started_at is None:
-        sentence = f"It was claimed by {where} at {time_text(row.claimed_at)} and waits there for a free slot."
+        at = time_text(row.claimed_at)
+        waits = "waits for a free slot or has started since the last heartbeat"  # which records the start
+        sentence = f"It was claimed by {where} at {at}, and {waits}."
         return FoundReason(Reason.PREFETCHED, sentence, fields)
     span = span_text((row.seen_at - row.started_at).total_seconds())
     sentence = f"It has been running on {where} for {span}, since {time_text(row.started_at)}."

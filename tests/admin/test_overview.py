@@ -19,7 +19,7 @@ from django.utils import timezone
 from django_pgqueue import control
 from django_pgqueue.db import statements
 from django_pgqueue.lifecycle import rollups
-from django_pgqueue.models import Worker
+from django_pgqueue.models import Execution, Worker
 from django_pgqueue.worker.completion.attempt_counter import Tally
 from tests import helpers
 
@@ -87,6 +87,14 @@ def test_tiles_count_the_jobs_in_each_state(operator: Client, make_job: JobMaker
     assert tiles_of(operator)["waiting"] == "1 for other jobs"
     helpers.make_suspended_job(connection)
     assert tiles_of(operator)["suspended"] == "1 scheduled or retrying"
+
+
+def test_tile_of_running_jobs_names_those_that_wait_for_a_slot(operator: Client, make_job: JobMaker) -> None:
+    for _ in range(3):
+        make_job("running")
+    Execution.objects.update(started_at=None)
+    Worker.objects.create(pk=1, hostname="vm", pid=7, version="1", concurrency=1)
+    assert tiles_of(operator)["running"] == "1 2 claimed, waiting for a slot"
 
 
 def test_every_link_of_the_page_leads_to_a_page(operator: Client, make_job: JobMaker) -> None:

@@ -34,13 +34,17 @@ from django_pgqueue.admin.readonly import column
 from django_pgqueue.admin.row_operations import OperationsAdmin
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.steps import is_endless
+from django_pgqueue.ground.attempt_ends import loss_of, may_still_run
 from django_pgqueue.job_search import PausedNames, latest, word_of
-from django_pgqueue.models import Execution, Job
+from django_pgqueue.models import Execution, Job, Worker
 from django_pgqueue.models.operations_link import lease_end
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 
 SHORT_ERROR = 200
 """Characters of an error that a list reads. It shows fewer; the rest allows for leading white space."""
+
+STACK_START: Final = 200
+"""Characters read of the start of a traceback. They show whether the code of the attempt went on."""
 
 FAILURES: Final = frozenset({Outcome.FAILED, Outcome.CRASHED})
 """Outcomes whose text is an error. The text of other outcomes is the reason for a release, snooze or cancel."""
@@ -74,7 +78,9 @@ def attach_executions(jobs: Iterable[Job]) -> None:
         return
     alias = next(iter(by_id.values()))._state.db
     executions = Execution.objects.using(alias).filter(pk__in=list(by_id)).defer("error", "traceback")
-    for execution in executions.annotate(short_error=Left("error", SHORT_ERROR), lease_end=lease_end()):
+    runs = Exists(Worker.objects.filter(pk=OuterRef("worker_id"), stopped_at__isnull=True))
+    cut = {"short_error": Left("error", SHORT_ERROR), "stack_start": Left("traceback", STACK_START)}
+    for execution in executions.annotate(lease_end=lease_end(), worker_runs=runs, **cut):
         vars(by_id[execution.pk])["latest_execution"] = execution
 
 
@@ -115,6 +121,18 @@ def last_error(job: Job) -> str:
     return shortened(f"{name}: {error}" if name and error else name or error)
 
 
+def still_runs(job: Job) -> bool:
+    """Return whether the code of the latest attempt may still run although the job does not.
+
+    Requires `attach_executions()`.
+    """
+    execution = latest_execution(job)
+    if execution is None or job.state == State.RUNNING:
+        return False
+    columns = vars(execution)
+    return may_still_run(execution, columns["short_error"], columns["stack_start"], worker_runs=columns["worker_runs"])
+
+
 class JobColumns(OperationsAdmin):
     """Columns of the lists of jobs and of dead letters."""
 
@@ -132,6 +150,9 @@ class JobColumns(OperationsAdmin):
         shown = word_badge(name := word(job))
         if is_paused and name != "paused":
             shown = format_html('{}<div class="pgqueue-last-words">{}</div>', shown, gettext("paused"))
+        if still_runs(job):
+            note = gettext("its code may still run")
+            shown = format_html('{}<div class="pgqueue-last-words">{}</div>', shown, note)
         done = "" if job.state in FINISHED else progress_bar(job.progress)
         return format_html("{}<div>{}</div>", shown, done) if done else shown
 
@@ -161,8 +182,12 @@ class JobColumns(OperationsAdmin):
 
     @admin.display(description=gettext_lazy("run time"))
     def run_time(self, job: Job) -> str:
-        """Return how long the latest attempt ran, or has been running so far."""
+        """Return how long the latest attempt ran, or has been running so far; "" if nobody knows."""
         execution = latest_execution(job)
         if execution is None or execution.started_at is None or job.state == State.READY:
             return ""
+        columns = vars(execution)
+        is_expired = execution.outcome is None and columns["lease_end"] < seen_at(job)
+        if loss_of(execution, columns["short_error"], None, is_expired=is_expired):
+            return gettext("not known")
         return duration((execution.finished_at or seen_at(job)) - execution.started_at, brief=True)

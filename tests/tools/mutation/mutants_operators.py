@@ -415,7 +415,7 @@ UNSEEN = [
 LINES = of_tests(
     ("tests/management/test_forged_lines.py",),
     Mutant("a line break in a name begins a line", '.replace("\\n", "\\\\n")', "", inside="in_line"),
-    Mutant("an error begins lines", "indent(error, INDENT)", "error", inside="show_action._write"),
+    Mutant("an error begins lines", "indent(error, INDENT)", "error", inside="_write_failure"),
 )
 OPERATORS = [
     *(*EXACT, *SHELL, *CLICKS, *MEETING, *MANY, *ELSEWHERE, *READING, *DOCTOR),

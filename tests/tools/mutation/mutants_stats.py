@@ -103,8 +103,32 @@ STATS = [
         Mutant("a silent worker is live", "age_seconds < lease_seconds", "True", inside="read_workers"),
         Mutant(
             "a lost job is running",
-            "FILTER (WHERE NOT opened.is_lost), count(*)",
-            "FILTER (WHERE true), count(*)",
+            "WHERE NOT is_lost AND NOT is_prefetched",
+            "WHERE NOT is_prefetched",
+            inside="OPEN_EXECUTIONS_BY_TASK",
+        ),
+        Mutant(
+            "a prefetched job is running",
+            "WHERE NOT is_lost AND NOT is_prefetched",
+            "WHERE NOT is_lost",
+            inside="OPEN_EXECUTIONS_BY_TASK",
+        ),
+        Mutant(
+            "a job runs only when its start is recorded",
+            " AND coalesce(worker.concurrency, 0) < row_number()",
+            " AND 0 < row_number()",
+            inside="OPEN_EXECUTIONS_BY_TASK",
+        ),
+        Mutant(
+            "a job without a start comes before started ones",
+            "ORDER BY opened.started_at IS NULL, running.execution_id",
+            "ORDER BY running.execution_id",
+            inside="OPEN_EXECUTIONS_BY_TASK",
+        ),
+        Mutant(
+            "a started job waits for a slot",
+            "opened.started_at IS NULL AND coalesce",
+            "coalesce",
             inside="OPEN_EXECUTIONS_BY_TASK",
         ),
         Mutant(
@@ -148,6 +172,7 @@ STATS = [
         Mutant("an expired job is due", "if row.is_expired:", "if False:", inside="explanation._of_row"),
         Mutant("a lost job runs", "if row.is_lost or not is_open:", "if not is_open:", inside="explanation._running"),
         Mutant("every job is next", "if busy >= total:", "if False:", inside="_in_line"),
+        Mutant("a prefetched job occupies a slot", "self.running + self.lost", "self.total", inside="OpenGroup.busy"),
     ),
     *of_tests(
         ("tests/metrics/test_gauges.py",),

@@ -33,6 +33,7 @@ from queue import SimpleQueue
 from tests.code_names import CHECKOUT, CodeNames, Place, Span, code_names
 from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_arguments import TYPED
+from tests.tools.mutation.mutants_attempts import ATTEMPTS
 from tests.tools.mutation.mutants_batches import BATCHES
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, PRUNING, QUEUE_OPTIONS, RECYCLING
 from tests.tools.mutation.mutants_breakers import BREAKERS
@@ -423,6 +424,7 @@ MUTANTS = [
     *MANY_LANES,
     *LIMIT_STATS,
     *STATS,
+    *ATTEMPTS,
     *BOUNDS,
     *PRUNING,
     *QUEUE_OPTIONS,
