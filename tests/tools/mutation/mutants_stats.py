@@ -163,4 +163,13 @@ STATS = [
         Mutant("every staff user reads", " and user.has_perm(PERMISSION)", "", inside="_may_read"),
         Mutant("each scrape reads", "collect, alias), CACHE_SECONDS", "collect, alias), 0.0", inside="figures_of"),
     ),
+    *of_tests(
+        ("tests/admin/test_overview.py",),
+        Mutant(
+            "charts of durations have no median",
+            '        charts.Series("p50", "p50", [each.p50 for each in durations]),\n',
+            "",
+            inside="_percentiles",
+        ),
+    ),
 ]
