@@ -15,6 +15,7 @@ from django_pgqueue.stats import (
     ownership,
     queries,
     rollup_queries,
+    search_keys,
     suspended,
     used_names,
 )
@@ -48,6 +49,7 @@ READING: Final[dict[str, str]] = {
         suspended,
         dead_groups,
         ownership,
+        search_keys,
     )
     for name, text in vars(module).items()
     if isinstance(text, str) and text.startswith("/* pgqueue:")
