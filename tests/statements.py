@@ -15,6 +15,7 @@ from django_pgqueue.stats import (
     ownership,
     queries,
     rollup_queries,
+    schedule_runs,
     search_keys,
     suspended,
     used_names,
@@ -49,6 +50,7 @@ READING: Final[dict[str, str]] = {
         suspended,
         dead_groups,
         ownership,
+        schedule_runs,
         search_keys,
     )
     for name, text in vars(module).items()

@@ -130,7 +130,7 @@ MAY = {
     - UNDO
     - TOKENS
     - AUDIT
-    - {"REQUEST_ACT", "ADVANCE_ACT", "SEND_EVENT", "RESTORE"}
+    - {"REQUEST_ACT", "ADVANCE_ACT", "SEND_EVENT", "RESTORE", "RUNS_OF_SCHEDULES"}
     | {"PAUSE"},
     # It may delete jobs and executions, so it may run what only deletes them.
     "archivist": READING
@@ -187,6 +187,7 @@ def parameters(superuser: EngineConnection, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.undo()
     # Without ids and names, the plans would read no table.
     given["JOBS_WITH_EXCEPTION"] = {"job_ids": [1], "pattern": "."}
+    given["RUNS_OF_SCHEDULES"] = {"schedule_ids": "{1}", "limit": 1, "with_attempts": True}
     given["JOBS_BY_SEARCH_KEYS"] = {"names": ["a"], "text": "7", "limit": 1}
     return given
 
