@@ -450,7 +450,9 @@ def test_plans_on_application_connection_never_read_history(filled):
     """Unlike a worker's connection, this one lets the planner use a bitmap to fetch a few rows."""
     filled.execute("; ".join(f"SET {kind} = on" for kind in FREE))
     try:
-        check_each(OF_APPLICATIONS + OF_OPERATORS + OF_WINDOWS, lambda name: assert_bounded(filled, "custom", name, "Seq Scan"))
+        check_each(
+            OF_APPLICATIONS + OF_OPERATORS + OF_WINDOWS, lambda name: assert_bounded(filled, "custom", name, "Seq Scan")
+        )
     finally:
         filled.execute("; ".join(f"RESET {kind}" for kind in FREE))
 

@@ -6,10 +6,11 @@ writes go through `lifecycle`. An edit applies only to the revision that the for
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -29,10 +30,12 @@ from .formatting import dated, visible
 from .forms.new_jobs import say_paused
 from .navigation import allowed_url, redirect_to
 from .private import may_view
+from .readonly import DatabaseChangeList
 from .row_operations import selected_action
 from .schedules.actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered
 from .schedules.columns import ScheduleColumns, problem_of, shown_ticks
 from .schedules.form import OPERATION_FIELD, ScheduleForm
+from .schedules.past_runs import attach_runs, shown_runs
 from .shown import read_schedule, same_schedule_field, schedule_field
 
 SHOWN = ("task", "shown_arguments", "when", "missed", "if_running", "jitter", "where")
@@ -56,6 +59,16 @@ class OriginFilter(admin.SimpleListFilter):
         return queryset.filter(origin=self.value()) if self.value() else queryset
 
 
+class ScheduleChangeList(DatabaseChangeList):
+    """A page of schedules with their latest runs, which one statement reads."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        rows = list(cast(Any, self.result_list))
+        attach_runs(rows, databases.chosen(request))
+        self.result_list = cast(Any, rows)
+
+
 class ScheduleAdmin(ScheduleColumns):
     """All schedules by name. All can be run, paused and resumed; those defined in the admin can also be edited."""
 
@@ -68,6 +81,9 @@ class ScheduleAdmin(ScheduleColumns):
     actions = ["run_selected", "pause_selected", "resume_selected"]
     operations = OPERATIONS
     shown_fields = staticmethod(schedule_field)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return ScheduleChangeList
 
     # ---------------------------------------------------------------- permissions
 
@@ -151,6 +167,7 @@ class ScheduleAdmin(ScheduleColumns):
         self, request: HttpRequest, object_id: Any = None, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Show the form, or the read-only page of a schedule that is defined in code, with the operations' buttons."""
+        request.current_app = self.admin_site.name  # for the links to jobs
         schedule = self.get_object(request, object_id) if object_id is not None else None
         if schedule is not None and (operation := self._pressed(request, schedule)):
             if not self._has_changes(request, schedule):
@@ -180,11 +197,13 @@ class ScheduleAdmin(ScheduleColumns):
         return bool(form.has_changed())
 
     def _own_context(self, request: HttpRequest, schedule: Schedule) -> dict[str, Any]:
+        attach_runs([schedule], databases.chosen(request), with_attempts=True)
         return {
             "schedule": schedule,
             "operations": offered(request, schedule),
             "facts": self._facts(schedule),
             "ticks": shown_ticks(schedule),
+            "past": shown_runs(request, schedule),
             "is_form": self.has_change_permission(request, schedule),
             "operation_field": OPERATION_FIELD,
             "shown": same_schedule_field(request, schedule),

@@ -128,6 +128,20 @@ def test_charts_failures_and_slow_tasks_come_from_the_counts(operator: Client, d
     assert "?url=1&amp;span=day" in text_of(operator, f"{PAGE}?url=1")
 
 
+def test_charts_of_waits_and_run_times_show_two_percentiles(operator: Client, db: None) -> None:
+    count(300, runs=[1.0] * 9 + [60.0], succeeded=10)
+    text = text_of(operator, f"{PAGE}?figures=1")
+    for title in ("Wait before the start", "Run time"):
+        [summary] = re.findall(rf'aria-label="({title}, [^"]*)"', text)
+        assert "p50 at most" in summary and "p95 at most" in summary, title
+    [headings] = re.findall(r"Failed per minute</th>(.*?)</tr>", text)
+    names = re.findall(r'<th scope="col">([^<]*)</th>', headings)
+    assert names == ["Wait p50", "Wait p95", "Run time p50", "Run time p95"]
+    [cells] = re.findall(r"<tr><th scope=\"row\">\d\d:\d\d</th>(.*?)</tr>", text)
+    values = re.findall(r"<td>([^<]*)</td>", cells)
+    assert len(values) == 7 and values[5] != values[6]
+
+
 def test_new_version_of_the_workers_is_marked(operator: Client, db: None) -> None:
     count(300, succeeded=1)
     add_worker("1.0", minutes=50)

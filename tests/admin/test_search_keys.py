@@ -36,12 +36,13 @@ def bill(monkeypatch: pytest.MonkeyPatch) -> Task[..., Any]:
 
 def found(client: Client, term: str, url: str = JOBS) -> list[int]:
     """Return the ids of the jobs in the list."""
-    return [int(number) for number in SELECTED.findall(client.get(url, {"q": term}).content.decode())]
+    return [job.pk for job in client.get(url, {"q": term}).context["cl"].result_list]
 
 
-def messages_of(client: Client, term: str) -> str:
-    response = client.get(JOBS, {"q": term})
-    return " ".join(map(str, response.context["messages"]))
+def notes_of(client: Client, term: str, url: str = JOBS) -> str:
+    """Return the line below the list, and the sentence that stands instead of an empty list."""
+    text = client.get(url, {"q": term}).content.decode()
+    return unescape(" ".join(re.findall(r'<p class="pgqueue-(?:bounded|empty)">(.*?)</p>', text)))
 
 
 def test_search_finds_jobs_by_key_in_both_lists(operator: Client, bill: Any, make_job: JobMaker) -> None:
@@ -75,20 +76,141 @@ def test_search_of_task_name_with_colon_finds_its_jobs(operator: Client, bill: A
 
 def test_search_more_jobs_than_the_limit_says_so(operator: Client, bill: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = bill.enqueue_many([(1,)] * 3)
-    assert messages_of(operator, "a:1") == ""
+    assert notes_of(operator, "a:1") == "exact · newest first"
     monkeypatch.setattr(search_keys, "FOUND_LIMIT", 2)
     assert found(operator, "a:1") == [ids[2], ids[1]]
-    assert "Only the newest 2 jobs" in messages_of(operator, "a:1")
+    for term in ("a:1", "1"):
+        assert found(operator, term)[:2] == [ids[2], ids[1]]
+        assert "among the newest 2 jobs with this value" in notes_of(operator, term), term
+        assert "exact" not in notes_of(operator, term)
 
 
-def test_search_by_key_needs_permission(client_of: Callable[..., Client], bill: Any) -> None:
-    bill.enqueue(4711)
-    client = client_of("view_job")
-    assert found(client, "a:4711") == []
-    assert "view arguments and results of jobs" in messages_of(client, "a:4711")
+# ------------------------------------------------------------------ a value without a name
+
+
+def test_search_by_value_looks_under_every_declared_key(operator: Client, bill: Any, make_job: JobMaker) -> None:
+    first, second, both = bill.enqueue("red"), bill.enqueue(1, b="red"), bill.enqueue("red", b="red")
+    dead = make_job("dead", task_name=bill.name)
+    undeclared = make_job()
+    keys = {dead.pk: {"a": "red"}, undeclared.pk: {"elsewhere": "red"}}
+    lifecycle_search_keys.add_search_keys(connection, keys)
+    assert found(operator, "red") == [dead.pk, both.pk, second.pk, first.pk]
+    assert found(operator, "red", DEAD) == [dead.pk]
+    assert re.match(r"with this value of a, b\b.* · newest first", notes_of(operator, "red"))
+    assert found(operator, "re") == found(operator, "blue") == []
+    assert re.search(r"No job was found: not a value of a, b\b", notes_of(operator, "blue"))
+    assert found(operator, "elsewhere:red") == [undeclared.pk], "a key of a task that this process does not know"
+
+
+def test_search_by_number_finds_job_and_value(operator: Client, bill: Any, make_job: JobMaker) -> None:
+    numbered = make_job()
+    with_value = bill.enqueue(numbered.pk)
+    assert found(operator, str(numbered.pk)) == [with_value.pk, numbered.pk]
+    assert found(operator, f"#{numbered.pk}") == [numbered.pk]
+    assert notes_of(operator, f"#{numbered.pk}") == "exact · newest first"
+    long = bill.enqueue("9" * 30)
+    assert found(operator, "9" * 30) == [long.pk]
+
+
+def test_search_by_value_with_colon_or_of_a_task_finds_jobs(operator: Client, bill: Any, make_job: JobMaker) -> None:
+    with_colon, of_task = bill.enqueue("urn:7"), make_job(task_name="shop.send")
+    assert found(operator, "urn:7") == [with_colon.pk]
+    assert found(operator, "shop.send") == [of_task.pk]
+    assert found(operator, bill.name) == [with_colon.pk]
+    assert notes_of(operator, bill.name) == "exact · newest first"
+
+
+def test_search_by_value_without_declared_keys_says_so(
+    operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    monkeypatch.setattr(registry, "_tasks", {})
+    assert "no task of this process declares one" in notes_of(operator, "red")
+    assert found(operator, str(job.pk)) == [job.pk]
+    assert notes_of(operator, str(job.pk)) == "exact · newest first"
+
+
+def test_search_by_value_reads_a_limited_number_of_keys(
+    operator: Client, bill: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = bill.enqueue("red")
+    monkeypatch.setattr(search_keys, "NAMES_LIMIT", 1)
+    monkeypatch.setattr(registry, "_tasks", {bill.name: bill})
+    assert found(operator, "red") == [job.pk]
+    assert notes_of(operator, "red").startswith("with this value of a; further search keys were not searched")
+    bill.enqueue(1, b="blue")
+    assert found(operator, "blue") == []
+
+
+def test_search_by_value_sends_one_statement_for_all_keys(operator: Client, bill: Any) -> None:
+    bill.enqueue("red")
     with CaptureQueriesContext(connection) as queries:
-        client.get(JOBS, {"q": "a:4711"})
-    assert not any("4711" in query["sql"] for query in queries)
+        operator.get(JOBS, {"q": "red"})
+    assert sum("pgqueue_search_key" in query["sql"] for query in queries) == 1
+    with CaptureQueriesContext(connection) as others:
+        operator.get(JOBS, {"q": bill.name})
+    assert len(queries) <= len(others) + 1
+
+
+# ------------------------------------------------------------------ without the permission to view arguments
+
+
+def test_user_without_permission_finds_a_key_typed_in_full(client_of: Callable[..., Client], bill: Any) -> None:
+    job = bill.enqueue("secret-value", b="secret-other")
+    client = client_of("view_job")
+    assert found(client, "a:secret-value") == [job.pk]
+    text = unescape(client.get(JOBS, {"q": "a:secret-value"}).content.decode())
+    assert "secret-other" not in text and "secret-value" not in re.sub(r'value="[^"]*"|\?[^"]*"', "", text)
+    for term in ("a:secret", "a:secret-valu", "a:", "a:%", "a:secret-value2", "b:secret-value"):
+        assert found(client, term) == [], term
+
+
+def test_user_without_permission_searches_no_value(client_of: Callable[..., Client], bill: Any) -> None:
+    bill.enqueue("secret-value")
+    client = client_of("view_job")
+    with CaptureQueriesContext(connection) as queries:
+        notes = {term: notes_of(client, term) for term in ("secret-value", "secret-none")}
+    assert not any("pgqueue_search_key" in query["sql"] for query in queries)
+    assert found(client, "secret-value") == []
+    assert len(set(notes.values())) == 1, "the answer does not say whether the value exists"
+    [note] = set(notes.values())
+    assert "search keys were not searched" in note and "type a key in full, such as a:4711" in note
+    assert "view arguments and results of jobs" in note and "exact" not in note
+
+
+def test_user_without_permission_finds_no_value_by_its_beginning(
+    client_of: Callable[..., Client], make_user: Callable[..., User], bill: Any
+) -> None:
+    """The stored values are cut after 200 characters, so those can be the beginning of a longer value."""
+    job = bill.enqueue("x" * 300)
+    whole = bill.enqueue("y" * 199)
+    client = client_of("view_job")
+    for length in (200, 201, 300):
+        assert found(client, f"a:{'x' * length}") == []
+        assert "values of 200 characters and more were not searched" in notes_of(client, f"a:{'x' * length}")
+    assert found(client, f"a:{'y' * 199}") == [whole.pk]
+    client.force_login(make_user("view_job", "view_arguments", name="other"))
+    assert found(client, f"a:{'x' * 200}") == [job.pk]
+
+
+def test_user_without_permission_sees_that_numbers_are_no_values(
+    client_of: Callable[..., Client], bill: Any, make_job: JobMaker
+) -> None:
+    numbered = make_job()
+    bill.enqueue(numbered.pk)
+    client = client_of("view_job")
+    assert found(client, str(numbered.pk)) == [numbered.pk]
+    assert "search keys were not searched" in notes_of(client, str(numbered.pk))
+
+
+def test_list_of_a_hidden_limit_key_says_that_it_was_not_searched(
+    client_of: Callable[..., Client], make_job: JobMaker
+) -> None:
+    make_job(limit_key="letters:to:anna")
+    client = client_of("view_job")
+    texts = [client.get(JOBS, {"limit": key}).content.decode() for key in ("letters:to:anna", "letters:to:emma")]
+    for text in texts:
+        assert text.count("the limit key was not searched") == 2 and ">exact" not in text
 
 
 def test_search_by_name_that_became_sensitive_finds_nothing(
@@ -97,8 +219,14 @@ def test_search_by_name_that_became_sensitive_finds_nothing(
     job = bill.enqueue("secret-value")
     hiding: Task[..., Any] = Task(func=tasks.add.func, name=bill.name, sensitive=frozenset({"a"}), search=("b",))
     monkeypatch.setitem(registry._tasks, bill.name, hiding)
-    assert found(operator, "a:secret-value") == []
+    assert found(operator, "a:secret-value") == found(operator, "secret-value") == []
+    assert "jobs of tasks that mark a as sensitive were not searched" in notes_of(operator, "a:secret-value")
     assert "secret-value" not in operator.get(f"{JOBS}{job.pk}/change/").content.decode()
+    also: Task[..., Any] = Task(func=tasks.add.func, name="shop.also", search=("a",))
+    monkeypatch.setitem(registry._tasks, also.name, also)
+    other = also.enqueue("secret-value")
+    assert found(operator, "a:secret-value") == found(operator, "secret-value") == [other.pk]
+    assert "mark a as sensitive" in notes_of(operator, "secret-value")
 
 
 def test_job_page_links_to_search(operator: Client, make_user: Callable[..., User], bill: Any) -> None:

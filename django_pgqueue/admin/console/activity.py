@@ -84,15 +84,19 @@ def _charts(
         charts.Series("succeeded", _("completed"), _rates(slots, points, "succeeded")),
     ]
     read = [charts.Slot(point.starts_at, point.seconds) for point in points]
-    wait = [
-        charts.Series("p50", "p50", [point.wait.p50 for point in points]),
-        charts.Series("p95", "p95", [point.wait.p95 for point in points]),
-    ]
-    run = [charts.Series("p95", "p95", [point.run.p95 for point in points])]
+    wait, run = _percentiles([point.wait for point in points]), _percentiles([point.run for point in points])
     return [
         charts.bars(ChartValues("attempts", _("Attempts per minute"), period, slots, rates, marks)),
         charts.lines(ChartValues("wait", _("Wait before the start"), period, read, wait, marks)),
         charts.lines(ChartValues("run", _("Run time"), period, read, run, marks)),
+    ]
+
+
+def _percentiles(durations: Sequence[stats.Durations]) -> list[charts.Series]:
+    """Return the two lines of a chart of durations."""
+    return [
+        charts.Series("p50", "p50", [each.p50 for each in durations]),
+        charts.Series("p95", "p95", [each.p95 for each in durations]),
     ]
 
 
@@ -119,7 +123,8 @@ def _floor(at: datetime, length: timedelta) -> datetime:
 
 def _row(point: stats.Point) -> dict[str, str]:
     """Return a line of the table."""
-    durations = {"wait_p50": point.wait.p50, "wait_p95": point.wait.p95, "run_p95": point.run.p95}
+    wait, run = point.wait, point.run
+    durations = {"wait_p50": wait.p50, "wait_p95": wait.p95, "run_p50": run.p50, "run_p95": run.p95}
     return {
         "at": moment(point.starts_at),
         "length": seconds_text(point.seconds),

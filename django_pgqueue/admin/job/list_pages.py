@@ -17,7 +17,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin import readonly
+from django_pgqueue.admin import private, readonly
 from django_pgqueue.admin.formatting import full_date
 from django_pgqueue.admin.list_filters import search_of
 from django_pgqueue.admin.readonly import DatabaseChangeList
@@ -48,6 +48,8 @@ class JobChangeList(DatabaseChangeList):
 
     found: Found
     rows: QuerySet[Any]
+    search_note: Any = ""
+    """A note about the search for the text in the search box, or about a key that the user may not search for."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         """Find the jobs of the list. For "Select all", return all that were found, otherwise any selected job."""
@@ -58,13 +60,15 @@ class JobChangeList(DatabaseChangeList):
 
     def _find(self, request: HttpRequest) -> Found:
         term = self.query.strip()
-        ids = cast(Any, self.model_admin).searched_ids(request, term)
+        ids, self.search_note = cast(Any, self.model_admin).searched(request, term)
         only_dead = issubclass(self.model, DeadJob)
         search = search_of(request, only_dead=only_dead, task_name="" if ids is not None else term)
         self.word = search.words[0] if search is not None and search.words else ""
         self.is_by_batch = search is not None and search.batch is not None and ids is None
         self.is_by_limit = search is not None and search.limit is not None and ids is None and not self.word
         if search is None:
+            if not private.may_view_key(request, request.GET.get("limit", "")):
+                self.search_note = KEY_NOT_SEARCHED
             return Found([], has_more=False, scope="")
         if ids is not None:
             return self._among(search, ids)
@@ -130,12 +134,24 @@ class JobChangeList(DatabaseChangeList):
         """A sentence for an empty list, which says what was not searched."""
         if self.found.scope:
             return (OTHERS_LEFT if self.found.since is None else OLDER_LEFT) % {"scope": self.scope_note}
-        return EMPTY_FILTERED if self.has_active_filters or self.query else EMPTY
+        if self.search_note:
+            return NOT_FOUND % {"note": self.search_note}
+        if self.query:
+            return EMPTY_SEARCHED
+        return EMPTY_FILTERED if self.has_active_filters else EMPTY
 
 
 FIRST: Final = gettext_lazy("among the first %(count)s jobs in this order")
 OLDER_LEFT: Final = gettext_lazy("No such job %(scope)s. Older jobs were not searched.")
 OTHERS_LEFT: Final = gettext_lazy("No such job %(scope)s. Other jobs were not searched.")
+NOT_FOUND: Final = gettext_lazy("No job was found: %(note)s.")
+EMPTY_SEARCHED: Final = gettext_lazy(
+    "No job with this number, task or search key meets the filters. Jobs that were removed after their retention or "
+    "archived are not here."
+)
+KEY_NOT_SEARCHED: Final = gettext_lazy(
+    "the limit key was not searched, because you do not have the permission “Can view arguments and results of jobs”"
+)
 EMPTY: Final = gettext_lazy("No jobs. Finished jobs are removed after their retention, and may be in the archive.")
 EMPTY_FILTERED: Final = gettext_lazy(
     "No job meets these filters. All jobs in this database were searched. Jobs that were removed after their retention "

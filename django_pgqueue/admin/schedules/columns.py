@@ -21,7 +21,6 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.admin import databases
 from django_pgqueue.admin.formatting import (
     ago,
-    badge,
     breakable,
     duration,
     moment,
@@ -29,6 +28,7 @@ from django_pgqueue.admin.formatting import (
     seen_at,
     shortened,
     visible,
+    word_badge,
 )
 from django_pgqueue.admin.navigation import address
 from django_pgqueue.admin.private import TEXT_LIMIT, as_html, with_permission
@@ -37,10 +37,11 @@ from django_pgqueue.admin.readonly import column
 from django_pgqueue.admin.row_operations import OperationsAdmin
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.display import FULL_DATE
-from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.models.schedules import Origin
-from django_pgqueue.schedules import job_options, next_ticks
+from django_pgqueue.schedules import job_options, next_ticks, words
+
+from .past_runs import state_badge
 
 TICKS_SHOWN: Final = 5
 
@@ -68,20 +69,7 @@ class ScheduleColumns(OperationsAdmin):
             parts.append(format_html('<div class="pgqueue-last-error">{}</div>', shortened(problem)))
         return format_html_join("", "{}", ((part,) for part in parts))
 
-    @admin.display(description=_("state"))
-    def state(self, schedule: Schedule) -> SafeString:
-        """Return a badge: on, paused, in no worker's code, or cannot run."""
-        if problem_of(schedule):
-            return badge("dead", _("cannot run"))
-        if not schedule.enabled:
-            return badge("paused", _("paused"))
-        if (
-            schedule.confirmed_at is not None
-            and (seen_at(schedule) - schedule.confirmed_at).total_seconds() > CONFIRMED_SECONDS
-        ):
-            return badge("cancelled", _("in no worker's code"))
-        return badge("succeeded", _("on"))
-
+    state = column(_("state"), state_badge)
     task = column(_("task"), lambda schedule: breakable(schedule.task_name))
     where = column(_("defined in"), lambda schedule: schedule.get_origin_display())
 
@@ -115,8 +103,8 @@ class ScheduleColumns(OperationsAdmin):
         if schedule.last_job_id is None or state is None:
             return "" if schedule.last_job_id is None else _("removed")
         if not (found := address("job_change", schedule.last_job_id, site_name=self.admin_site.name)):
-            return badge(state, state)
-        return format_html('<a href="{}">{}</a>', databases.link_to(schedule._state.db, found), badge(state, state))
+            return word_badge(state)
+        return format_html('<a href="{}">{}</a>', databases.link_to(schedule._state.db, found), word_badge(state))
 
     queue = column(_("queue"), lambda schedule: breakable(job_options.current(schedule, "queue_name")))
 
@@ -137,12 +125,8 @@ class ScheduleColumns(OperationsAdmin):
 
 
 def problem_of(schedule: Schedule) -> str:
-    """Return why a schedule cannot run, "" if it can: an invalid expression, or the problem that a worker recorded."""
-    try:
-        next_ticks.check(schedule.expression, schedule.time_zone)
-    except ValueError as error:
-        return visible(str(error))
-    return visible(schedule.problem)
+    """Return why a schedule cannot run, as the pages show it; "" if it can."""
+    return visible(words.problem_of(schedule))
 
 
 # ---------------------------------------------------------------------------- next runs

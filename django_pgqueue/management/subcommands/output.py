@@ -37,8 +37,10 @@ COLOURS: Final = {
     "cancelled": "grey",
     "stopped": "grey",
     "silent": "red",
+    "failing": "red",
+    "cannot run": "red",
 }
-"""The colours of words for states."""
+"""The colours of words for states. A comma can follow the word in a cell."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ def _cell(text: str, width: int, column: Column) -> str:
 def _colour(text: str, column: Column, line: int) -> str | None:
     if line == 0:
         return "bold"
-    return COLOURS.get(text) if column.is_state else None
+    return COLOURS.get(text.partition(",")[0]) if column.is_state else None
 
 
 def _in_colour(text: str, colour: str | None) -> str:

@@ -40,12 +40,69 @@ WRITTEN = of_tests(
 SEARCHED = [
     *of_tests(
         ("tests/admin/test_search_keys.py",),
-        Mutant("anybody may search", "if not private.may_view(request):", "if False:", inside="search_keys.find"),
         Mutant(
-            "a sensitive name is searched", "if hidden else found", "if False else found", inside="search_keys.find"
+            "anybody may search for a value",
+            "if not private.may_view(request):",
+            "if False:",
+            inside="search_keys.search",
         ),
         Mutant(
-            "the task's name is a search key", "if is_declared or SearchKey", "if True or SearchKey", inside="term_of"
+            "anybody may search for the beginning of a value",
+            "if len(text) >= MAX_LENGTH and not private.may_view(request):",
+            "if False:",
+            inside="_with_key",
+        ),
+        Mutant("a sensitive name is searched", "if not _is_hidden(each)", "if True", inside="_look_up"),
+        Mutant(
+            "the task's name is a search key",
+            "if name in _declared() or SearchKey",
+            "if True or SearchKey",
+            inside="term_of",
+        ),
+        Mutant(
+            "a value is looked up under one name",
+            "_look_up(alias, names[:",
+            "_look_up(alias, names[:1][:",
+            inside="_with_value",
+        ),
+        Mutant(
+            "a value is looked up under any number of names",
+            "_look_up(alias, names[:NAMES_LIMIT], text)",
+            "_look_up(alias, names, text)",
+            inside="_with_value",
+        ),
+        Mutant(
+            "a number is no value", "sorted({*numbered, *job_ids}", "sorted({*numbered}", inside="search_keys.search"
+        ),
+        Mutant(
+            "a count is exact although keys were not searched",
+            "{% elif not cl.search_note %}",
+            "{% else %}",
+            file="pagination.html",
+        ),
+        Mutant(
+            "a list by a hidden limit key hides that it was not searched",
+            "self.search_note = KEY_NOT_SEARCHED",
+            "pass",
+            inside="JobChangeList._find",
+        ),
+    ),
+    *of_tests(
+        ("tests/stats/test_stats_plans.py",),
+        Mutant(
+            "a lookup reads every key with the value",
+            "        LIMIT %(limit)s\n    ) AS key",
+            "    ) AS key",
+            "JOBS_BY_SEARCH_KEYS",
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_batches.py",),
+        Mutant(
+            "a search of descriptions counts as exact",
+            "if term and row_id_of",
+            "if False and row_id_of",
+            inside="BatchChangeList.scope_note",
         ),
     ),
     *of_tests(

@@ -188,4 +188,63 @@ STATS = [
         Mutant("every staff user reads", " and user.has_perm(PERMISSION)", "", inside="_may_read"),
         Mutant("each scrape reads", "collect, alias), CACHE_SECONDS", "collect, alias), 0.0", inside="figures_of"),
     ),
+    *of_tests(
+        ("tests/stats/test_schedule_runs.py",),
+        Mutant(
+            "failures before a success count",
+            "if run.is_removed or run.state == State.SUCCEEDED:",
+            "if run.is_removed:",
+            inside="failed_in_a_row",
+        ),
+        Mutant(
+            "a removed job counts as a success",
+            "is_exact = not run.is_removed",
+            "is_exact = True",
+            inside="failed_in_a_row",
+        ),
+        Mutant(
+            "runs that were not read count as none",
+            "is_exact = len(runs) < RUNS_READ",
+            "is_exact = True",
+            inside="failed_in_a_row",
+        ),
+        Mutant(
+            "the first runs are read instead of the last",
+            "    ORDER BY tick_at DESC\n    LIMIT",
+            "    ORDER BY tick_at\n    LIMIT",
+            "RUNS_OF_SCHEDULES",
+        ),
+        Mutant("a removed job has attempts", " AND job.state IS NOT NULL", "", "RUNS_OF_SCHEDULES"),
+    ),
+    *of_tests(
+        ("tests/admin/test_past_runs.py",),
+        Mutant(
+            "a failing schedule is on",
+            "ScheduleWord.FAILING if failed_in_a_row.value else ScheduleWord.ON",
+            "ScheduleWord.ON",
+            inside="schedules.words.word_of",
+        ),
+        Mutant(
+            "a paused schedule fails",
+            "if not schedule.enabled:",
+            "if False:",
+            inside="schedules.words.word_of",
+        ),
+        Mutant("a removed job has a page", ' if run.state is not None else ""', "", inside="_job_link"),
+        Mutant(
+            "a page hides that jobs were removed",
+            "if any(run.is_removed for run in runs[:RUNS_SHOWN]):",
+            "if False:",
+            inside="past_runs._notes",
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_overview.py",),
+        Mutant(
+            "charts of durations have no median",
+            '        charts.Series("p50", "p50", [each.p50 for each in durations]),\n',
+            "",
+            inside="_percentiles",
+        ),
+    ),
 ]
