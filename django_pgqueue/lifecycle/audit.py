@@ -94,7 +94,7 @@ def edited_jobs(connection: Connection, job_ids: Sequence[int]) -> dict[int, int
 
     None stands for a new job that no longer exists.
     """
-    found = dict(execute(connection, sql.audit.EDITED_JOBS, {"job_ids": [*job_ids]}))
+    found: dict[int, int | None] = dict(execute(connection, sql.audit.EDITED_JOBS, {"job_ids": [*job_ids]}))
     return {job_id: found[job_id] for job_id in job_ids if job_id in found}
 
 
