@@ -42,7 +42,7 @@ SLOW = ("concurrency", "deploys", "example", "faults", "process", "security")
 
 
 FROM_APPS = {"django_content_type", "auth_permission"}
-"""Tables whose rows follow from the apps. No test writes to them, and Django needs 60 ms to fill them again."""
+"""Tables whose rows follow from the apps. No test writes to them, so they need not be emptied and filled again."""
 OWN_APPS = ["django_pgqueue", "tests.app"]
 """The apps whose tables are emptied after a test with the fixture `committing`."""
 
