@@ -19,9 +19,9 @@ from django.db import connections
 from . import queues
 from .db.transactions import run_after_commits_elsewhere
 from .enqueue import bulk, inserting
-from .enqueue.advice import called_in_coroutine, missing_attribute
 from .enqueue.calls import Calls, TaskCall
 from .enqueue.job_ids import JobIds
+from .enqueue.mistaken_calls import called_in_coroutine, missing_attribute
 from .enqueue.new_job import check_fit, connection_for, new_job, row_of
 from .options.task_options import UNCHANGED, DatabaseOf, Unchanged, UsingOptions, changed_options
 from .options.validation import RunAfter

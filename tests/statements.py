@@ -10,8 +10,8 @@ from django_pgqueue import lifecycle, sql
 from django_pgqueue.db import prepared
 from django_pgqueue.stats import (
     batch_counts,
-    dead_groups,
     fleet,
+    incident_groups,
     ownership,
     queries,
     rollup_queries,
@@ -48,7 +48,7 @@ READING: Final[dict[str, str]] = {
         rollup_queries,
         fleet,
         suspended,
-        dead_groups,
+        incident_groups,
         ownership,
         schedule_runs,
         search_keys,

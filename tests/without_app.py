@@ -1,4 +1,7 @@
-"""Tasks of a project that has forgotten to install the app. `tests/test_advice.py` imports them in another process."""
+"""Tasks of a project that has forgotten to install the app.
+
+`tests/test_mistaken_calls.py` imports them in another process.
+"""
 
 import django_pgqueue.backend
 from django_pgqueue import task

@@ -18,7 +18,7 @@ from django.db import connections, router
 
 from django_pgqueue import exceptions
 from django_pgqueue.db.transactions import raise_if_aborted, run_after_commits_elsewhere
-from django_pgqueue.enqueue.advice import called_in_coroutine
+from django_pgqueue.enqueue.mistaken_calls import called_in_coroutine
 from django_pgqueue.options.task_options import BACKEND_DEFAULTS
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.task import Task as EngineTask

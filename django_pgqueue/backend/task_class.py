@@ -16,7 +16,7 @@ from asgiref.sync import sync_to_async
 
 from django_pgqueue import exceptions, queues
 from django_pgqueue.declared.limits import Limit
-from django_pgqueue.enqueue.advice import missing_attribute
+from django_pgqueue.enqueue.mistaken_calls import missing_attribute
 from django_pgqueue.options.task_options import (
     BACKEND_DEFAULTS,
     SharedFields,

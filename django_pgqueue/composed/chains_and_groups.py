@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
 
-from django_pgqueue.enqueue.advice import listed
 from django_pgqueue.enqueue.calls import TaskCall
+from django_pgqueue.enqueue.mistaken_calls import listed
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.tasks.definition import TaskDefinition
 

@@ -21,7 +21,7 @@ from django_pgqueue.db.notifications import notify_event_sent, wake_workers_afte
 from django_pgqueue.db.transactions import is_in_transaction
 from django_pgqueue.declared.steps import EventKey, checked_name, key_text
 from django_pgqueue.encoding.serialization import encode_result
-from django_pgqueue.enqueue.advice import called_in_coroutine
+from django_pgqueue.enqueue.mistaken_calls import called_in_coroutine
 from django_pgqueue.lifecycle import events, steps
 
 logger = logging.getLogger("django_pgqueue")

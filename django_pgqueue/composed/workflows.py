@@ -15,8 +15,8 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 
-from django_pgqueue.enqueue.advice import called_in_coroutine, listed
 from django_pgqueue.enqueue.calls import TaskCall
+from django_pgqueue.enqueue.mistaken_calls import called_in_coroutine, listed
 from django_pgqueue.enqueue.new_job import alias_of, check_fit
 from django_pgqueue.enqueue.nodes import EncodedNodes, NodeCall
 from django_pgqueue.exceptions import InvalidTask

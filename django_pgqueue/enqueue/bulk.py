@@ -29,9 +29,9 @@ from django_pgqueue.lifecycle.enqueueing import NewJob, Row
 from django_pgqueue.reactions import after_enqueue
 from django_pgqueue.tasks.redaction import has_sensitive_tasks, hidden_from_reports
 
-from .advice import called_in_coroutine
 from .calls import BoundCall, TaskCall, arguments_of, bind
 from .job_ids import JobIds, Placed, Recorder
+from .mistaken_calls import called_in_coroutine
 from .new_job import alias_of, check_fit, connection_for, key_of, new_job, row_of, uniqueness_of
 
 if TYPE_CHECKING:

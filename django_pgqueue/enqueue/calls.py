@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, Typ
 
 from django_pgqueue.tasks.definition import TaskDefinition
 
-from .advice import missing_attribute_of_call
+from .mistaken_calls import missing_attribute_of_call
 from .new_job import check_fit
 
 R_co = TypeVar("R_co", covariant=True)

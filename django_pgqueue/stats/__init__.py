@@ -19,10 +19,10 @@ from .answers import (
     Why,
     WorkerStats,
 )
-from .dead_groups import Incident, Incidents, failure_classes, incidents, jobs_with_exception
 from .explanation import why
 from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughput, Throughput
 from .fleet import RunningJob, running_jobs, workers
+from .incident_groups import Incident, Incidents, failure_classes, incidents, jobs_with_exception
 from .limits.answers import LimitFigures, LimitKeyFigures, LimitKeyPage, LimitValues, LimitWaitReason, OverrideStats
 from .limits.figures import limits
 from .limits.key_figures import limit_key, limit_keys

@@ -41,7 +41,7 @@ from .runtime.service import Service
 from .runtime.shared_connections import Preference, Share, SharedConnections
 from .runtime.shared_memory import ProcessState, health_memory
 from .slots.inflight import InFlight
-from .slots.leaks import LeakDetector
+from .slots.leak_detector import LeakDetector
 from .slots.pool import Pool
 from .slots.queue_slots import Allowance, QueueSlots
 from .stopping import LastWrites

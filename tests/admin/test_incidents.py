@@ -17,7 +17,7 @@ from django.utils import timezone
 from django_pgqueue import stats
 from django_pgqueue.admin.console.incidents import compare, sparkline
 from django_pgqueue.models import Job, Rollup
-from django_pgqueue.stats import dead_groups
+from django_pgqueue.stats import incident_groups
 from tests.admin.conftest import JobMaker, add_execution
 from tests.admin.test_hostile import HOSTILE, Tags
 from tests.admin.test_lists import DEAD
@@ -140,7 +140,7 @@ def test_hostile_text_is_escaped(operator: Client, die: Callable[..., Job], text
 def test_count_beyond_the_limit_says_so(
     operator: Client, die: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_groups, "DEAD_LIMIT", 2)
+    monkeypatch.setattr(incident_groups, "DEAD_LIMIT", 2)
     for hours in (1, 2, 3):
         die(hours=hours)
     page = operator.get(PAGE)

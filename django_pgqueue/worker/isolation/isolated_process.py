@@ -36,8 +36,8 @@ from django_pgqueue.worker.execution.report import ProgressSink, Report
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.background_log import background_log, flush_output, keep_output_open
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
-from django_pgqueue.worker.runtime.global_state import global_state
 from django_pgqueue.worker.runtime.process_info import resident_mib
+from django_pgqueue.worker.runtime.state_snapshot import global_state
 
 from . import wire
 

@@ -6,7 +6,8 @@ The slots call `before_job()` and `after_job()` around each job, and run it in a
   which the project's `connection_created` receivers set up. Closing every connection would cost 2.4 ms per job.
 - Context variables, such as the active time zone and language, need no cleanup, because of that copy.
 
-`slots.leaks` detects what a job changes for the whole process. `tests/tools/benchmarks/hygiene.py` measures the costs.
+`slots.leak_detector` detects what a job changes for the whole process. `tests/tools/benchmarks/hygiene.py` measures the
+costs.
 """
 
 from __future__ import annotations

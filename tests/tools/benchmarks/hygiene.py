@@ -15,7 +15,7 @@ import django
 from django.db import connection
 
 from django_pgqueue.worker.runtime import django_connections
-from django_pgqueue.worker.slots import leaks
+from django_pgqueue.worker.slots import leak_detector
 from django_pgqueue.worker.slots.inflight import InFlight
 
 ROUNDS = 15
@@ -72,7 +72,7 @@ def main() -> None:
     show("the same, seen for the first time", lambda: django_connections.changes_the_session(STATEMENT), times=2_000)
     show("a server-side cursor was used: CLOSE ALL", half_read, plain, times=200)
     show("the session was changed: a new connection", lambda: spoil("SET statement_timeout = 0"), plain, times=20)
-    look = leaks.LeakDetector(InFlight(10), asyncio.new_event_loop)
+    look = leak_detector.LeakDetector(InFlight(10), asyncio.new_event_loop)
     show("a check of the process, once a second", look._check, times=200)
 
 

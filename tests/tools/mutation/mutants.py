@@ -863,7 +863,7 @@ INTERRUPTING = of_tests(
     ),
 )
 FRONT_DOOR = of_tests(
-    ("tests/test_enqueue_on_commit.py", "tests/test_advice.py", "tests/test_options.py"),
+    ("tests/test_enqueue_on_commit.py", "tests/test_mistaken_calls.py", "tests/test_options.py"),
     Mutant(
         "a job does not wait for a commit elsewhere",
         "if elsewhere is None:",

@@ -1,6 +1,6 @@
 """Read the global state of the process that a job can change and leave to the next job, to compare it before and after.
 
-`slots.leaks` compares it in a worker process, `isolation` in an isolated process.
+`slots.leak_detector` compares it in a worker process, `isolation` in an isolated process.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from django.conf import settings
 from django.test import override_settings
 
 from django_pgqueue.lifecycle.types import Claimed
-from django_pgqueue.worker.slots import leaks
+from django_pgqueue.worker.slots import leak_detector
 from django_pgqueue.worker.slots.inflight import InFlight
 
 
@@ -49,9 +49,9 @@ def loop():
 @pytest.fixture
 def start_detector(jobs, loop, monkeypatch):
     """Return a function that starts a leak detector for this process. Each test must undo what it changes."""
-    monkeypatch.setattr(leaks, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(leak_detector, "YOUNG_SECONDS", 0.0)
     # The test itself must create the detector, because pytest replaces the output after the fixtures have run.
-    return lambda: leaks.LeakDetector(jobs.in_flight, lambda: loop)
+    return lambda: leak_detector.LeakDetector(jobs.in_flight, lambda: loop)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def lines(caplog) -> list[str]:
 
 def test_leak_detector_idle_process_is_not_checked(start_detector, change_directory, monkeypatch):
     detector = start_detector()
-    monkeypatch.setattr(leaks, "global_state", lambda: pytest.fail("looked"))
+    monkeypatch.setattr(leak_detector, "global_state", lambda: pytest.fail("looked"))
     assert not detector.calls_for_another_process()
 
 
@@ -118,7 +118,7 @@ def test_leak_detector_process_never_idle_detects_leak(start_detector, jobs, cha
 
 def test_leak_detector_young_process_logs_but_is_kept(start_detector, jobs, change_directory, monkeypatch, caplog):
     detector = start_detector()
-    monkeypatch.setattr(leaks, "YOUNG_SECONDS", 60.0)
+    monkeypatch.setattr(leak_detector, "YOUNG_SECONDS", 60.0)
     jobs.start(1)
     change_directory()
     jobs.end(1)
@@ -202,13 +202,13 @@ def changed_output():
 
 
 def open_many():
-    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(leaks.MORE_FILES + 10)]
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(leak_detector.MORE_FILES + 10)]
     return lambda: [os.close(file) for file in files]
 
 
 def many_threads():
     done = threading.Event()
-    for _ in range(leaks.MORE_THREADS + 10):
+    for _ in range(leak_detector.MORE_THREADS + 10):
         threading.Thread(target=done.wait, daemon=True).start()
     return done.set
 
@@ -244,7 +244,7 @@ def test_leak_detector_subtasks_left_on_loop_are_detected(start_detector, jobs, 
         await asyncio.sleep(60)
 
     jobs.start(1)
-    left = [loop.create_task(sleep()) for _ in range(leaks.MORE_SUBTASKS + 1)]
+    left = [loop.create_task(sleep()) for _ in range(leak_detector.MORE_SUBTASKS + 1)]
     jobs.end(1)
     assert detector.calls_for_another_process()
     for task in left:
@@ -253,7 +253,7 @@ def test_leak_detector_subtasks_left_on_loop_are_detected(start_detector, jobs, 
 
 
 def test_leak_detector_many_leaks_logs_up_to_the_limit(start_detector, jobs, change_directory, monkeypatch, caplog):
-    monkeypatch.setattr(leaks, "LOGGED_LIMIT", 1)
+    monkeypatch.setattr(leak_detector, "LOGGED_LIMIT", 1)
     detector = start_detector()
     jobs.start(1)
     change_directory()

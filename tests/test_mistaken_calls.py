@@ -14,7 +14,7 @@ from django.db import ProgrammingError, connection, transaction
 from psycopg import errors
 
 from django_pgqueue import control, enqueue_many
-from django_pgqueue.enqueue.advice import INSTEAD
+from django_pgqueue.enqueue.mistaken_calls import INSTEAD
 from django_pgqueue.models import Job
 from tests.app import tasks
 from tests.framework import tasks as framework_tasks

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.worker.runtime.global_state import ENVIRONMENT, describe_change, global_state, open_files
 from django_pgqueue.worker.runtime.outages import outage_log
+from django_pgqueue.worker.runtime.state_snapshot import ENVIRONMENT, describe_change, global_state, open_files
 
 from .inflight import InFlight
 
