@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from html import unescape
 from typing import Any
 
@@ -12,13 +14,14 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from django_pgqueue.admin import search_keys
 from django_pgqueue.lifecycle import search_keys as lifecycle_search_keys
 from django_pgqueue.models import Job
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
-from tests.admin.conftest import JobMaker
+from tests.admin.conftest import JobMaker, add_execution
 from tests.admin.test_lists import plans
 from tests.app import tasks
 
@@ -34,14 +37,14 @@ def bill(monkeypatch: pytest.MonkeyPatch) -> Task[..., Any]:
     return made
 
 
-def found(client: Client, term: str, url: str = JOBS) -> list[int]:
+def found(client: Client, term: str, url: str = JOBS, **filters: str) -> list[int]:
     """Return the ids of the jobs in the list."""
-    return [job.pk for job in client.get(url, {"q": term}).context["cl"].result_list]
+    return [job.pk for job in client.get(url, {"q": term, **filters}).context["cl"].result_list]
 
 
-def notes_of(client: Client, term: str, url: str = JOBS) -> str:
+def notes_of(client: Client, term: str, url: str = JOBS, **filters: str) -> str:
     """Return the line below the list, and the sentence that stands instead of an empty list."""
-    text = client.get(url, {"q": term}).content.decode()
+    text = client.get(url, {"q": term, **filters}).content.decode()
     return unescape(" ".join(re.findall(r'<p class="pgqueue-(?:bounded|empty)">(.*?)</p>', text)))
 
 
@@ -85,6 +88,74 @@ def test_search_more_jobs_than_the_limit_says_so(operator: Client, bill: Any, mo
         assert "exact" not in notes_of(operator, term)
 
 
+def test_search_counts_jobs_and_not_keys(operator: Client, bill: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = bill.enqueue_many([("red", "red")] * 2)
+    monkeypatch.setattr(search_keys, "FOUND_LIMIT", 2)
+    assert found(operator, "red") == ids[::-1]
+    assert "among the newest" not in notes_of(operator, "red")
+
+
+def test_search_shows_no_trace_of_hidden_jobs(
+    operator: Client, bill: Any, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hidden jobs are newer than the visible one: they neither take its place nor count."""
+    hiding: Task[..., Any] = Task(func=tasks.add.func, name="shop.hide", aliases=("shop.old",), sensitive={"a"})
+    monkeypatch.setitem(registry._tasks, hiding.name, hiding)
+    visible = bill.enqueue("red")
+    before = notes_of(operator, "a:red"), notes_of(operator, "red")
+    monkeypatch.setattr(search_keys, "FOUND_LIMIT", 1)
+    for name in ("shop.hide", "shop.old"):
+        lifecycle_search_keys.add_search_keys(connection, {make_job(task_name=name).pk: {"a": "red"}})
+    assert found(operator, "a:red") == found(operator, "red") == [visible.pk]
+    assert (notes_of(operator, "a:red"), notes_of(operator, "red")) == before
+
+
+def test_search_meets_every_filter_of_the_list(operator: Client, bill: Any, make_job: JobMaker) -> None:
+    """An act on "all jobs that the list shows" would take the others too."""
+    now = timezone.now()
+    old, other_error, new = (
+        make_job("dead", task_name=bill.name, queue_name=queue, enqueued_at=now - timedelta(days=4))
+        for queue in ("mail", "mail", "default")
+    )
+    Job.objects.filter(pk=old.pk).update(finished_at=now - timedelta(days=3))
+    for job, name in ((old, "shop.Timeout"), (other_error, "shop.Refused"), (new, "shop.Timeout")):
+        add_execution(job, exception_class=name)
+    lifecycle_search_keys.add_search_keys(connection, {job.pk: {"a": "red"} for job in (old, other_error, new)})
+    for term in ("a:red", "red"):
+        assert found(operator, term, DEAD, since="day", error="shop.Timeout") == [new.pk]
+        assert found(operator, term, DEAD, until="day") == [old.pk]
+        assert found(operator, term, DEAD, error="shop.Timeout") == [new.pk, old.pk]
+        assert found(operator, term, DEAD, error="shop.Timeout", queue="mail") == [old.pk]
+    running, succeeded = make_job("running"), make_job("succeeded")
+    assert found(operator, str(succeeded.pk), state="running") == []
+    assert found(operator, str(running.pk), state="running") == [running.pk]
+
+
+def test_text_that_is_no_value_lists_no_job_of_the_chosen_task(operator: Client, bill: Any, make_job: JobMaker) -> None:
+    """*Select all* would take every job of the task."""
+    job, other = bill.enqueue(1), make_job(task_name="shop.send")
+    assert found(operator, "acme-7", task=bill.name) == []
+    assert "not a value of a, b" in notes_of(operator, "acme-7", task=bill.name)
+    assert found(operator, "shop.send", task=bill.name) == []
+    assert found(operator, bill.name, task=bill.name) == [job.pk]
+    assert found(operator, "shop.send", task="") == [other.pk]
+    assert found(operator, "acme-7", task="") == []
+    given = {"action": "cancel_selected", "select_across": "1", "_selected_action": [str(job.pk)]}
+    answer = operator.post(f"{JOBS}?q=acme-7&task={bill.name}", given, follow=True)
+    assert "the list is empty now" in answer.content.decode()
+
+
+def test_search_without_a_match_names_the_filters(operator: Client, bill: Any) -> None:
+    bill.enqueue("red")
+    note = notes_of(operator, "red", state="dead", queue="mail")
+    assert note.startswith(
+        "No job was found with these filters (state dead, queue mail): the jobs with this value of a, "
+    )
+    assert "b do not meet the filters" in note
+    assert "with these filters (dead letters only): the jobs with" in notes_of(operator, "red", DEAD)
+    assert "meets the filters (state dead)" in notes_of(operator, "a:red", state="dead")
+
+
 # ------------------------------------------------------------------ a value without a name
 
 
@@ -105,7 +176,13 @@ def test_search_by_value_looks_under_every_declared_key(operator: Client, bill: 
 def test_search_by_number_finds_job_and_value(operator: Client, bill: Any, make_job: JobMaker) -> None:
     numbered = make_job()
     with_value = bill.enqueue(numbered.pk)
-    assert found(operator, str(numbered.pk)) == [with_value.pk, numbered.pk]
+    others = bill.enqueue_many([(numbered.pk,)] * 2)
+    assert found(operator, str(numbered.pk)) == [numbered.pk, *others[::-1], with_value.pk]
+    first = "first the job with this number, then those with this value of a, b"
+    assert notes_of(operator, str(numbered.pk)).startswith(first)
+    assert notes_of(operator, str(with_value.pk)).startswith("the job with this number: no other has it as a value of")
+    assert "with this value of a, b" in notes_of(operator, str(numbered.pk), state="ready")
+    assert "neither the number of a job in this list nor a value of a, b" in notes_of(operator, "9" * 18)
     assert found(operator, f"#{numbered.pk}") == [numbered.pk]
     assert notes_of(operator, f"#{numbered.pk}") == "exact · newest first"
     long = bill.enqueue("9" * 30)
@@ -153,6 +230,49 @@ def test_search_by_value_sends_one_statement_for_all_keys(operator: Client, bill
 
 
 # ------------------------------------------------------------------ without the permission to view arguments
+
+
+def test_user_without_permission_searches_declared_names_of_known_tasks(
+    client_of: Callable[..., Client], bill: Any, make_job: JobMaker
+) -> None:
+    known, unknown = make_job(task_name=bill.name), make_job(task_name="shop.unknown")
+    client = client_of("view_job")
+    before = notes_of(client, "secret:red"), notes_of(client, "a:red")
+    lifecycle_search_keys.add_search_keys(connection, {unknown.pk: {"secret": "red", "a": "red"}})
+    assert (notes_of(client, "secret:red"), notes_of(client, "a:red"))[0] == before[0]
+    assert found(client, "secret:red") == found(client, "a:red") == []
+    assert notes_of(client, "a:red") == before[1]
+    lifecycle_search_keys.add_search_keys(connection, {known.pk: {"secret": "red", "a": "red"}})
+    assert found(client, "secret:red") == []
+    assert found(client, "a:red") == [known.pk]
+    assert "tasks that this process does not know were not searched" in notes_of(client, "a:red")
+    assert "exact" not in notes_of(client, "a:red")
+
+
+def test_search_without_permission_is_logged_without_the_value(
+    client_of: Callable[..., Client],
+    make_user: Callable[..., User],
+    bill: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = client_of("view_job", "cancel_job")
+    with caplog.at_level(logging.INFO, logger="django_pgqueue.operator"):
+        for term in ("a:secret-value", "secret-value", "other:secret-value", "7", f"a:{'x' * 200}"):
+            found(client, term)
+        [record] = caplog.records
+        assert (vars(record)["event"], vars(record)["user"], vars(record)["search_key"]) == (
+            *("search_without_arguments", "staff", "a"),
+        )
+        assert record.levelname == "INFO" and "secret-value" not in f"{record.getMessage()}{vars(record)}"
+        caplog.clear()
+        job = bill.enqueue("red")
+        given = {"action": "cancel_selected", "select_across": "1", "_selected_action": [str(job.pk)]}
+        client.post(f"{JOBS}?q=a:red", {**given, "shown": ""})
+        assert len(caplog.records) == 1, "the list of an act searches twice"
+        caplog.clear()
+        client.force_login(make_user("view_job", "view_arguments", name="other"))
+        found(client, "a:red")
+        assert not caplog.records
 
 
 def test_user_without_permission_finds_a_key_typed_in_full(client_of: Callable[..., Client], bill: Any) -> None:

@@ -188,7 +188,14 @@ def parameters(superuser: EngineConnection, monkeypatch: pytest.MonkeyPatch) -> 
     # Without ids and names, the plans would read no table.
     given["JOBS_WITH_EXCEPTION"] = {"job_ids": [1], "pattern": "."}
     given["RUNS_OF_SCHEDULES"] = {"schedule_ids": "{1}", "limit": 1, "with_attempts": True}
-    given["JOBS_BY_SEARCH_KEYS"] = {"names": ["a"], "text": "7", "limit": 1}
+    given["JOBS_BY_SEARCH_KEYS"] = {
+        "names": ["a"],
+        "text": "7",
+        "limit": 1,
+        "searched": 1,
+        "hidden": [],
+        "task_names": None,
+    }
     return given
 
 

@@ -96,6 +96,7 @@ PERIOD = {
     "hourly": True,
 }
 TOTALS = {**PERIOD, "since": "2000-01-01", "spans": periods.SPANS_OF_TOTALS}
+SEARCH = {"names": ["key0", "key1"], "text": "7", "limit": LIMIT}
 SINCE_2000 = {"since": "2000-01-01", "until": "tomorrow"}
 LANES = {"queue_names": ["queue0", "queue1"], "priorities": [0, 0]}
 RANGES = {**LANES, "lows": ["limit:", "limit:3"], "highs": ["limit;", "limit;"], "limit": LIMIT}
@@ -196,7 +197,11 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"pgqueue_schedulerun_tick", "pgqueue_job_pkey", "pgqueue_execution_job"},
     ),
     "JOBS_BY_SEARCH_KEYS": (
-        {"names": ["key0", "key1"], "text": "7", "limit": LIMIT},
+        {**SEARCH, "searched": LIMIT, "hidden": [], "task_names": None},
+        {"pgqueue_search_key_value", "pgqueue_job_pkey"},
+    ),
+    "JOBS_BY_SEARCH_KEYS of some tasks": (
+        {**SEARCH, "searched": 2 * LIMIT, "hidden": ["key0 task1"], "task_names": ["task0", "task1", "task2"]},
         {"pgqueue_search_key_value", "pgqueue_job_pkey"},
     ),
     "JOBS_WITH_EXCEPTION": ({"job_ids": list(range(LIMIT)), "pattern": "^x$"}, {"pgqueue_execution_job"}),
