@@ -15,6 +15,7 @@ from django_pgqueue.ground.attempt_ends import (
     LEASE_RAN_OUT,
     STACK_OF_RUNNING,
     Loss,
+    end_of,
     is_numbered_anew,
     loss_of,
     may_still_run,
@@ -76,8 +77,25 @@ def test_open_attempt_is_lost_when_its_lease_is_over() -> None:
     ],
 )
 def test_code_may_still_run_while_its_worker_runs(outcome: str | None, error: str, stack: str, expected: bool) -> None:
-    assert may_still_run(row(outcome), error, stack, worker_runs=True) is expected
-    assert not may_still_run(row(outcome), error, stack, worker_runs=False)
+    assert may_still_run(row(outcome), error, stack, at(61)) is expected
+    assert not may_still_run(row(outcome), error, stack, None)
+
+
+@pytest.mark.parametrize(
+    ("heartbeat", "stopped", "expected"),
+    [(at(61), None, True), (at(59), None, False), (at(60), None, False), (at(61), at(62), False), (None, None, False)],
+    ids=["after the loss", "before the loss", "at the loss", "stopped", "no record"],
+)
+def test_code_runs_on_only_if_its_worker_shows_a_sign_of_life(
+    heartbeat: datetime | None, stopped: datetime | None, expected: bool
+) -> None:
+    for seen, is_recent in ((at(100), True), (at(300), False)):
+        end = end_of(
+            row(), LEASE_RAN_OUT, "", lease_end=at(60), heartbeat_at=heartbeat, stopped_at=stopped, seen_at=seen,
+            lease_seconds=60.0,
+        )  # fmt: skip
+        assert end.may_still_run is (expected and is_recent)
+        assert end.loss is not None and not end.is_expired
 
 
 @pytest.mark.parametrize(

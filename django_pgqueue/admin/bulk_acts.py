@@ -19,7 +19,7 @@ from django.utils.translation import ngettext
 
 from django_pgqueue.acts import AUDITED, JOB_ACTS
 from django_pgqueue.job_search import NO_CLASS
-from django_pgqueue.lifecycle.bulk_acts import PREVIEWED, WORDS, Selection
+from django_pgqueue.lifecycle.bulk_acts import WORDS, Selection
 from django_pgqueue.models import AuditEntry
 from django_pgqueue.states import ActOutcome, TransitionName
 
@@ -51,15 +51,13 @@ def selection_of(given: QueryDict) -> Selection:
         if name in given:
             found[name] = datetime.fromisoformat(str(given[name]))
     ids = tuple(int(each) for each in given.get("ids", "").split(",") if each)
-    edited = min(max(int(str(given["edited"])), 0), PREVIEWED + 1) if given.get("edited") else None
-    return Selection(**found, job_ids=ids, to_queue=given.get("to_queue") or None, edited=edited)
+    return Selection(**found, job_ids=ids, to_queue=given.get("to_queue") or None)
 
 
 def parameters(selection: Selection) -> dict[str, str]:
     """Return the parameters that `selection_of()` reads."""
     values = {name: getattr(selection, field) for name, field in NAMES.items() if getattr(selection, field) is not None}
     found = values | {"since": selection.since, "until": selection.until, "ids": selection.job_ids}
-    found["edited"] = "" if selection.edited is None else str(selection.edited)
     return {name: _text(value) for name, value in found.items() if value or (name == "error" and value is not None)}
 
 

@@ -2,12 +2,12 @@
 
 The admin and `manage.py pgqueue` call it. It protects one rule: they show no time and no state that nobody knows. An
 attempt that was lost has no run time, because its process did not report its end. An attempt that was given up has
-ended in the database, but its code can still run.
+ended in the database, but its code can still run, as long as its worker shows that it lives.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple, Protocol
 
 from django_pgqueue.states import UNCOUNTED, Outcome
@@ -16,6 +16,8 @@ KEPT_RUNNING: Final = "stopped while it ran because the job was cancelled, but i
 """The start of the error of a cancelled attempt that did not stop in time."""
 STACK_OF_RUNNING: Final = "Stack 5 s after the job should have stopped:"
 """The first line of the stack of an attempt that did not stop in time."""
+STACK_START: Final = 200
+"""Characters of the start of a traceback that contain this line, if it has the line."""
 LEASE_RAN_OUT: Final = "the worker was lost: its lease ran out"
 """The start of the error of an attempt that was rescued."""
 ISOLATED_DIED: Final = "the job's isolated process died"
@@ -51,6 +53,51 @@ class Loss(NamedTuple):
     found_at: datetime | None
 
 
+class AttemptEnd(NamedTuple):
+    """What the row of an attempt and the record of its worker say about its end.
+
+    Attributes:
+        is_expired: Whether it is open, and its lease is over.
+        loss: What is known of it if it was lost.
+        may_still_run: Whether its code may still run, although its job is not running any more.
+    """
+
+    is_expired: bool
+    loss: Loss | None
+    may_still_run: bool
+
+
+def end_of(
+    row: AttemptRow,
+    error: str,
+    stack: str,
+    *,
+    lease_end: datetime,
+    heartbeat_at: datetime | None,
+    stopped_at: datetime | None,
+    seen_at: datetime,
+    lease_seconds: float,
+) -> AttemptEnd:
+    """Return what is known of the end of an attempt.
+
+    Args:
+        row: The execution.
+        error: The start of its error.
+        stack: The start of its traceback, `STACK_START` characters or more.
+        lease_end: When its lease ends if it is open.
+        heartbeat_at: The last heartbeat of its worker. None: the worker has no record any more.
+        stopped_at: When its worker recorded its stop.
+        seen_at: When all this was read.
+        lease_seconds: Without a heartbeat for so long, a worker counts as lost.
+    """
+    is_expired = row.outcome is None and lease_end < seen_at
+    loss = loss_of(row, error, heartbeat_at, is_expired=is_expired)
+    alive_at = heartbeat_at if stopped_at is None else None
+    if alive_at is not None and alive_at <= seen_at - timedelta(seconds=lease_seconds):
+        alive_at = None
+    return AttemptEnd(is_expired, loss, may_still_run(row, error, stack, alive_at))
+
+
 def loss_of(row: AttemptRow, error: str, heartbeat_at: datetime | None, *, is_expired: bool = False) -> Loss | None:
     """Return what is known of a lost attempt; None if the attempt was not lost.
 
@@ -71,21 +118,24 @@ def loss_of(row: AttemptRow, error: str, heartbeat_at: datetime | None, *, is_ex
     return Loss(started_at, max(heartbeat_at, started_at or row.claimed_at), found_at)
 
 
-def may_still_run(row: AttemptRow, error: str, stack: str, *, worker_runs: bool) -> bool:
+def may_still_run(row: AttemptRow, error: str, stack: str, alive_at: datetime | None) -> bool:
     """Return whether the code of an attempt may still run, although its job is not running any more.
+
+    The code ends with the process of its worker. A worker whose host was lost records no stop, so only its heartbeats
+    show that it lives. For an attempt whose lease ran out, a heartbeat must have come after the loss.
 
     Args:
         row: The execution.
         error: The start of its error.
         stack: The start of its traceback.
-        worker_runs: Whether its worker has a record without a stop. The code ends with the process of the worker.
+        alive_at: The last heartbeat of its worker. None: the worker has stopped, or shows no sign of life.
     """
-    if not worker_runs:
+    if alive_at is None:
         return False
     if row.outcome == Outcome.CANCELLED:
         return error.startswith(KEPT_RUNNING)
     if row.outcome == Outcome.CRASHED:
-        return error.startswith(LEASE_RAN_OUT)
+        return error.startswith(LEASE_RAN_OUT) and row.finished_at is not None and alive_at > row.finished_at
     return row.outcome is None or (row.outcome == Outcome.FAILED and STACK_OF_RUNNING in stack)
 
 

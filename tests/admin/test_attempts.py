@@ -66,6 +66,28 @@ def test_error_beside_an_open_attempt_is_that_of_the_last_failed_one(operator: C
     assert page.count("the old frames") == 1 and "Its error is shown above." in page
 
 
+def test_error_before_a_success_is_not_that_of_a_retry(operator: Client, make_job: JobMaker) -> None:
+    job = make_job("succeeded")
+    earlier = [{**{name: timezone.now() - timedelta(hours=hours) for name in TIMES}} for hours in (3, 2, 1)]
+    add_execution(job, error="the card was declined", **earlier[0])
+    add_execution(job, attempt=2, outcome="succeeded", error="", exception_class="", **earlier[1])
+    operator.post(f"{JOBS}{job.pk}/retry/", {"confirmed": "1"})
+    set_state(job.pk, "running")
+    page = page_of(operator, job.pk)
+    assert "running attempt 1 of 10" in situation_of(page) and "<h2>Error of attempt" not in page
+    add_execution(job, **earlier[2])
+    assert "<h2>Error of attempt 1, the last that failed before attempt 1</h2>" not in page_of(operator, job.pk)
+
+
+def test_heading_of_an_earlier_error_names_the_retry_after_it(operator: Client, make_job: JobMaker) -> None:
+    job = make_job("dead")
+    add_execution(job, **{name: timezone.now() - timedelta(hours=1) for name in TIMES})
+    operator.post(f"{JOBS}{job.pk}/retry/")
+    set_state(job.pk, "running")
+    heading = page_of(operator, job.pk).partition("<h2>Error of attempt 1, ")[2]
+    assert heading.startswith("the last that failed before attempt 1 (after the retry of staff) <span")
+
+
 def test_error_of_the_latest_attempt_has_its_time(operator: Client, make_job: JobMaker) -> None:
     job = make_job("dead")
     failed = add_execution(job)
@@ -144,9 +166,36 @@ def test_page_and_list_say_that_the_code_may_still_run(operator: Client, make_jo
     add_execution(job, worker_id=worker.pk, **ABANDONED[state])
     for is_stopped in (False, True):
         Worker.objects.update(stopped_at=timezone.now() if is_stopped else None)
-        says = "The code of attempt 1 may still run on box:7." in situation_of(page_of(operator, job.pk))
-        listed = "its code may still run" in operator.get(JOBS).content.decode()
-        assert (says, listed) == (not is_stopped, not is_stopped)
+        assert says_that_code_runs(operator, job) is not is_stopped
+
+
+def says_that_code_runs(client: Client, job: Job) -> bool:
+    """Return whether the page and the list of jobs say it."""
+    says = "The code of attempt 1 may still run on box:7." in situation_of(page_of(client, job.pk))
+    assert says is ("its code may still run" in client.get(JOBS).content.decode())
+    return says
+
+
+@pytest.mark.parametrize("state", ABANDONED)
+def test_code_of_a_silent_worker_is_not_said_to_run(operator: Client, make_job: JobMaker, state: str) -> None:
+    """A worker whose host was lost records no stop, and stays in its table for a week."""
+    job = make_job(state)
+    worker = add_worker()
+    add_execution(job, worker_id=worker.pk, **ABANDONED[state])
+    for seconds in (70, 61):
+        Worker.objects.update(last_heartbeat_at=timezone.now() - timedelta(seconds=seconds))
+        assert not says_that_code_runs(operator, job)
+    Worker.objects.update(last_heartbeat_at=timezone.now() - timedelta(seconds=30))
+    assert says_that_code_runs(operator, job)
+
+
+def test_code_is_not_said_to_run_before_a_heartbeat_after_its_loss(operator: Client, make_job: JobMaker) -> None:
+    job = make_job("ready")
+    worker = add_worker(last_heartbeat_at=timezone.now() - timedelta(seconds=40))
+    add_execution(job, worker_id=worker.pk, **{**LOST, "finished_at": timezone.now() - timedelta(seconds=30)})
+    assert not says_that_code_runs(operator, job)
+    Worker.objects.update(last_heartbeat_at=timezone.now() - timedelta(seconds=20))
+    assert says_that_code_runs(operator, job)
 
 
 def test_running_job_with_a_cancel_request_is_cancelling(operator: Client, make_job: JobMaker) -> None:
@@ -190,8 +239,19 @@ def test_retry_that_the_audit_does_not_have_is_named_too(operator: Client, make_
     for number in (1, 2, 1, 2):
         add_execution(job, attempt=number)
     page = page_of(operator, job.pk)
+    labels = labels_of(page)
     assert page.count("after a retry that the audit does not have</span>") == 2
-    assert labels_of(page).count("attempt 1 after a retry that the audit does not have claimed by #1") == 1
+    assert labels.count("attempt 1 after a retry that the audit does not have claimed by #1") == 1
+    assert labels.count("attempt 2 claimed by #1") == 2
+
+
+def test_every_retry_by_code_is_in_the_timeline(operator: Client, make_job: JobMaker) -> None:
+    job = make_job("dead")
+    for number in (1, 2, 1, 1, 2):
+        add_execution(job, attempt=number)
+    labels = labels_of(page_of(operator, job.pk))
+    assert labels.count("attempt 1 after a retry that the audit does not have claimed by #1") == 2
+    assert labels.count("attempt 1 claimed by #1") == 1 and labels.count("attempt 2 claimed by #1") == 2
 
 
 def test_retry_of_several_jobs_says_when_the_act_began(operator: Client, make_job: JobMaker) -> None:

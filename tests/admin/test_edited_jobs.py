@@ -6,6 +6,7 @@ from collections.abc import Callable
 from html import unescape
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 
@@ -13,7 +14,7 @@ from django_pgqueue import chain
 from django_pgqueue.ground.envelope import ERASED, seal
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
 from django_pgqueue.testing import run_jobs
-from tests.admin.conftest import JobMaker, add_execution
+from tests.admin.conftest import Browser, JobMaker, add_execution
 from tests.admin.test_bulk_acts import REQUEST, form, text_of, url
 from tests.admin.test_edit_and_retry import PERMISSIONS, new_job, send
 from tests.admin.test_stale_pages import fields_of
@@ -94,9 +95,25 @@ def test_retry_of_one_edited_job_asks_and_names_the_new_one(editor: Client, edit
     assert "was edited and retried as a new job" in page and f'{JOBS}{new.pk}/change/">#{new.pk}</a>' in page
     assert "with the old arguments" in page and "succeeded already" not in page
     assert Job.objects.get(pk=edited.pk).state == "dead"
-    shown = page.split('name="shown" value="')[1].split('"')[0]
-    answer = editor.post(path, {"shown": shown, "confirmed": "1"}, follow=True).content.decode()
+    answer = editor.post(path, fields_of(page), follow=True).content.decode()
     assert "1 job is ready again" in answer and Job.objects.get(pk=edited.pk).state == "ready"
+
+
+def test_retry_asks_again_if_the_job_was_edited_meanwhile(
+    editor: Client, make_user: Callable[..., User], make_job: JobMaker
+) -> None:
+    """Otherwise the answer to a question about a succeeded job would run the old arguments beside the new ones."""
+    job = make_job("succeeded", task_name=tasks.add.name)
+    path = f"{JOBS}{job.pk}/retry/"
+    question = fields_of(editor.post(path).content.decode())
+    other = Browser()
+    other.force_login(make_user(*PERMISSIONS, name="ben"))
+    send(other, job, a="5", confirmed="on")
+    page = editor.post(path, question).content.decode()
+    assert "was edited and retried as a new job" in page and "succeeded already" in page
+    assert Job.objects.get(pk=job.pk).state == "succeeded"
+    answer = editor.post(path, fields_of(page), follow=True).content.decode()
+    assert "1 job is ready again" in answer and Job.objects.get(pk=job.pk).state == "ready"
 
 
 def test_retry_of_an_edited_job_says_if_the_new_one_is_gone(editor: Client, edited: Job) -> None:
@@ -121,14 +138,16 @@ def test_preview_of_listed_jobs_shows_their_numbers(editor: Client, make_job: Jo
     assert shown.format(*ids) in unescape(text_of(editor, f"{JOBS}bulk_acts/"))
 
 
-@pytest.mark.parametrize("edited_count", ["-1", "x", "9" * 5000])
-def test_request_with_a_forged_count_shows_no_such_number(
-    editor: Client, make_job: JobMaker, edited_count: str
+@pytest.mark.parametrize(("action", "state"), [("retry", "dead"), ("cancel", "ready")])
+@pytest.mark.parametrize("edited_count", ["7", "-1", "x"])
+def test_count_of_left_out_jobs_is_not_that_of_the_form(
+    client_of: Callable[..., Client], make_job: JobMaker, action: str, state: str, edited_count: str
 ) -> None:
-    make_job("dead")
-    page = text_of(editor, url("retry", state="dead"))
-    editor.post(REQUEST, {**form(page), "edited": edited_count}, follow=True)
-    assert not AuditEntry.objects.exists() or AuditEntry.objects.get().filter["edited"] == 0
+    make_job(state)
+    client = client_of(*PERMISSIONS, "retry_job", "cancel_job")
+    page = text_of(client, url(action, state=state, edited=edited_count))
+    client.post(REQUEST, {**form(page), "edited": edited_count}, follow=True)
+    assert "edited" not in AuditEntry.objects.get().filter
 
 
 # ------------------------------------------------------------------ where the form is offered

@@ -98,6 +98,7 @@ def test_lost_attempt_ends_where_its_worker_was_last_seen() -> None:
     assert found["rows"][0]["text"] == "3 times, 2 lost, the others 5 min in all"
     assert "not stored yet" not in bars(found)
     assert drawn([step("charge", "step", 0, 10)], lost)["rows"][0]["text"] == "1 time, lost"
+    assert drawn([step("charge", "step", 0, 10)], lost, lost)["rows"][0]["text"] == "2 times, all lost"
 
 
 def test_step_of_a_moment_is_visible_at_both_ends() -> None:

@@ -14,7 +14,7 @@ from django_pgqueue.lifecycle import audit, claims, operator, workers
 from django_pgqueue.management.subcommands.output import date_of
 from django_pgqueue.models import Execution, Job, Worker
 from tests import helpers
-from tests.management.conftest import claim, die, fail
+from tests.management.conftest import claim, die, fail, succeed
 
 
 def test_show_of_running_job_names_the_attempt_of_the_error(pgqueue):
@@ -38,12 +38,28 @@ def test_show_of_lost_attempt_has_no_run_time(pgqueue):
     Job.objects.filter(pk=job_id).update(state="cancelled", finished_at=Execution.objects.get().finished_at)
     out, seen = pgqueue("jobs", "show", job_id).out, date_of(Worker.objects.get().last_heartbeat_at)
     assert re.search(rf"crashed .* not known .*started at 20[^;]+, last seen {seen}, found lost at 20[^;]+; the", out)
-    assert "The code of attempt 1 may still run on box:7.\n" in out
     [attempt] = pgqueue("jobs", "show", job_id, "--json").document["attempts"]
-    assert (attempt["is_lost"], attempt["may_still_run"]) == (True, True)
+    assert (attempt["is_lost"], attempt["may_still_run"]) == (True, False)
     assert datetime.fromisoformat(attempt["last_seen_at"]) == Worker.objects.get().last_heartbeat_at
+    assert "may still run" not in out, "no heartbeat has come after the loss"
+    Execution.objects.update(finished_at=timezone.now() - timedelta(seconds=5))
+    Worker.objects.update(last_heartbeat_at=timezone.now())
+    assert "The code of attempt 1 may still run on box:7.\n" in pgqueue("jobs", "show", job_id).out
     Worker.objects.update(stopped_at=timezone.now())
     assert "may still run" not in pgqueue("jobs", "show", job_id).out
+
+
+def test_show_of_a_retried_job_has_no_error_from_before_its_success(pgqueue):
+    job_id = helpers.make_job(connection)
+    fail(job_id, delay_seconds=0.0, text="no such card")
+    succeed(job_id)
+    audit.add_audit(connection, "retry", {}, [job_id], done_by="anna")
+    operator.retry(connection, [job_id])
+    claim(job_id)
+    assert "Error of attempt" not in pgqueue("jobs", "show", job_id).out
+    Execution.objects.filter(outcome="succeeded").update(outcome="failed", error="too late")
+    heading = "Error of attempt 2, the last that failed before attempt 1 (after the retry of anna), at 20"
+    assert heading in pgqueue("jobs", "show", job_id).out
 
 
 def test_show_names_the_retry_before_an_attempt(pgqueue):

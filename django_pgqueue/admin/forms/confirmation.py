@@ -21,6 +21,8 @@ from django_pgqueue.admin.navigation import page_url, rendered
 from django_pgqueue.states import Seen, State, TransitionName
 
 FIELD: Final = "confirmed"
+COPIES: Final = "shown_copies"
+"""The field with the new jobs of an edited job that the page has named."""
 
 
 def is_given(request: HttpRequest) -> bool:
@@ -40,12 +42,15 @@ def ask(
     """Return the confirmation page if succeeded jobs would run again, or a job that was edited and retried as another.
 
     `edited` has such jobs, with the new job of each. If `leaves_edited`, the act leaves them out, and the page only
-    counts them. Return None if there is no question, or if the form has answered it.
+    counts them. Return None if there is no question, or if the form has answered it. A page that named other new jobs,
+    or none, has not asked about these.
     """
+    copies = "" if leaves_edited else " ".join(f"{job_id}:{new_id or ''}" for job_id, new_id in sorted(edited.items()))
+    is_answered = is_given(request) and request.POST.get(COPIES, "") == copies
     left_out = edited if leaves_edited else {}
     counts = Counter(each.state for job_id, each in seen.items() if job_id not in left_out)
     has_question = counts[State.SUCCEEDED] or (edited and not leaves_edited)
-    if transition is not TransitionName.RETRY or not has_question or is_given(request):
+    if transition is not TransitionName.RETRY or not has_question or is_answered:
         return None
     others = sum(counts.values()) - counts[State.SUCCEEDED]
     context: dict[str, Any] = {
@@ -54,6 +59,7 @@ def ask(
         "left_out": len(left_out),
         "copies": [] if leaves_edited else [_copy(request, new_id) for new_id in edited.values()],
         "action": request.POST.get("action", ""),
+        "copies_input": shown.hidden_input(COPIES, copies),
         "selected": next(iter(seen)),
         "checkbox": ACTION_CHECKBOX_NAME,
         "field": shown.FIELD,

@@ -18,12 +18,13 @@ from django_pgqueue.acts.job_retries import JobRetry, retries_before
 from django_pgqueue.admin import private
 from django_pgqueue.admin.formatting import badge, duration, full_date, moment, seen_at, shortened, visible
 from django_pgqueue.db.fields import statement_time
-from django_pgqueue.ground.attempt_ends import Loss, loss_of, may_still_run
+from django_pgqueue.ground.attempt_ends import STACK_START, Loss, end_of, is_numbered_anew
 from django_pgqueue.models import Execution, Job, Worker
 from django_pgqueue.models.operations_link import lease_end
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import Outcome, State
 
-from .columns import FAILURES, STACK_START
+from .columns import FAILURES
 from .kept_logs import HAS_LOG, ShownLine, read_logs
 
 ERROR_LIMIT: Final = 2_000
@@ -63,19 +64,35 @@ def read_attempts(job: Job, retries: Sequence[JobRetry] = ()) -> list[dict[str, 
         {
             **_attempt(each, workers.get(each.worker_id), logs.get(each.pk, []), with_texts=with_texts),
             "after": retry_name(retry) if retry else "",
-            "is_first_after": retry is not None and retry is not earlier,
+            "is_first_after": retry is not None and is_first,
         }
-        for each, retry, earlier in zip(found, before, [*before[1:], None], strict=False)
+        for each, retry, is_first in zip(found, before, _are_first(found, before), strict=True)
+    ]
+
+
+def _are_first(found: Sequence[Execution], retries: Sequence[JobRetry | None]) -> list[bool]:
+    """Return whether each attempt is the first one after its retry. Several retries by code are one value."""
+    earlier = zip([*found[1:], None], [*retries[1:], None], strict=False)
+    return [
+        before is None or retry is not other or is_numbered_anew(each, before)
+        for each, retry, (before, other) in zip(found, retries, earlier, strict=False)
     ]
 
 
 def _attempt(execution: Execution, worker: Worker | None, log: list[ShownLine], *, with_texts: bool) -> dict[str, Any]:
     """Return one execution, formatted for the template."""
     error, read_at = vars(execution)["short_error"], seen_at(execution)
-    is_expired = execution.outcome is None and vars(execution)["lease_end"] < read_at
-    loss = loss_of(execution, error, worker.last_heartbeat_at if worker else None, is_expired=is_expired)
+    is_expired, loss, is_running_on = end_of(
+        execution,
+        error,
+        vars(execution)["stack_start"],
+        lease_end=vars(execution)["lease_end"],
+        heartbeat_at=worker.last_heartbeat_at if worker else None,
+        stopped_at=worker.stopped_at if worker else None,
+        seen_at=read_at,
+        lease_seconds=get_settings().LEASE,
+    )
     started_at = loss.started_at if loss else execution.started_at
-    runs = worker is not None and worker.stopped_at is None
     return {
         "execution": execution,
         "worker": visible(str(worker)) if worker else f"#{execution.worker_id}",
@@ -84,7 +101,7 @@ def _attempt(execution: Execution, worker: Worker | None, log: list[ShownLine], 
         "ran": "" if loss else _span(started_at, execution.finished_at or read_at),
         "loss": loss,
         "loss_text": loss_text(execution, loss) if loss else "",
-        "may_still_run": may_still_run(execution, error, vars(execution)["stack_start"], worker_runs=runs),
+        "may_still_run": is_running_on,
         "claimed": moment(execution.claimed_at),
         "started": moment(started_at),
         "finished": moment(execution.finished_at),

@@ -34,17 +34,18 @@ from django_pgqueue.admin.readonly import column
 from django_pgqueue.admin.row_operations import OperationsAdmin
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.steps import is_endless
-from django_pgqueue.ground.attempt_ends import loss_of, may_still_run
+from django_pgqueue.ground.attempt_ends import STACK_START, AttemptEnd, end_of
 from django_pgqueue.job_search import PausedNames, latest, word_of
 from django_pgqueue.models import Execution, Job, Worker
 from django_pgqueue.models.operations_link import lease_end
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 
 SHORT_ERROR = 200
 """Characters of an error that a list reads. It shows fewer; the rest allows for leading white space."""
 
-STACK_START: Final = 200
-"""Characters read of the start of a traceback. They show whether the code of the attempt went on."""
+WORKER_TIMES: Final = {"heartbeat_at": "last_heartbeat_at", "worker_stopped_at": "stopped_at"}
+"""The columns of its worker that are read with an execution."""
 
 FAILURES: Final = frozenset({Outcome.FAILED, Outcome.CRASHED})
 """Outcomes whose text is an error. The text of other outcomes is the reason for a release, snooze or cancel."""
@@ -78,9 +79,10 @@ def attach_executions(jobs: Iterable[Job]) -> None:
         return
     alias = next(iter(by_id.values()))._state.db
     executions = Execution.objects.using(alias).filter(pk__in=list(by_id)).defer("error", "traceback")
-    runs = Exists(Worker.objects.filter(pk=OuterRef("worker_id"), stopped_at__isnull=True))
+    worker = Worker.objects.filter(pk=OuterRef("worker_id"))
+    times = {name: Subquery(worker.values(column)[:1]) for name, column in WORKER_TIMES.items()}
     cut = {"short_error": Left("error", SHORT_ERROR), "stack_start": Left("traceback", STACK_START)}
-    for execution in executions.annotate(lease_end=lease_end(), worker_runs=runs, **cut):
+    for execution in executions.annotate(lease_end=lease_end(), **times, **cut):
         vars(by_id[execution.pk])["latest_execution"] = execution
 
 
@@ -121,16 +123,28 @@ def last_error(job: Job) -> str:
     return shortened(f"{name}: {error}" if name and error else name or error)
 
 
+def _end_of(execution: Execution, job: Job) -> AttemptEnd:
+    """Return what is known of the end of the latest attempt at a job. Requires `attach_executions()`."""
+    columns = vars(execution)
+    return end_of(
+        execution,
+        columns["short_error"],
+        columns["stack_start"],
+        lease_end=columns["lease_end"],
+        heartbeat_at=columns["heartbeat_at"],
+        stopped_at=columns["worker_stopped_at"],
+        seen_at=seen_at(job),
+        lease_seconds=get_settings().LEASE,
+    )
+
+
 def still_runs(job: Job) -> bool:
     """Return whether the code of the latest attempt may still run although the job does not.
 
     Requires `attach_executions()`.
     """
     execution = latest_execution(job)
-    if execution is None or job.state == State.RUNNING:
-        return False
-    columns = vars(execution)
-    return may_still_run(execution, columns["short_error"], columns["stack_start"], worker_runs=columns["worker_runs"])
+    return execution is not None and job.state != State.RUNNING and _end_of(execution, job).may_still_run
 
 
 class JobColumns(OperationsAdmin):
@@ -186,8 +200,6 @@ class JobColumns(OperationsAdmin):
         execution = latest_execution(job)
         if execution is None or execution.started_at is None or job.state == State.READY:
             return ""
-        columns = vars(execution)
-        is_expired = execution.outcome is None and columns["lease_end"] < seen_at(job)
-        if loss_of(execution, columns["short_error"], None, is_expired=is_expired):
+        if _end_of(execution, job).loss is not None:
             return gettext("not known")
         return duration((execution.finished_at or seen_at(job)) - execution.started_at, brief=True)

@@ -221,10 +221,10 @@ def _attempts(attempts: Iterable[dict[str, Any]], until: datetime) -> _StepLine:
         total += timedelta() if loss else span.end - span.start
     words = {"count": len(spans), "span": duration(total), "lost": lost}
     text = ngettext("%(count)s time, %(span)s in all", "%(count)s times, %(span)s in all", len(spans))
-    if lost:
-        text = ngettext(
-            "%(count)s time, lost", "%(count)s times, %(lost)s lost, the others %(span)s in all", len(spans)
-        )
+    if lost == len(spans):
+        text = ngettext("%(count)s time, lost", "%(count)s times, all lost", len(spans))
+    elif lost:
+        text = _("%(count)s times, %(lost)s lost, the others %(span)s in all")
     return _StepLine(_("in a worker"), spans, text % words)
 
 

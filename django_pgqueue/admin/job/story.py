@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import islice, takewhile
 from typing import Any, Final, NamedTuple
 
 from django.db import DataError
@@ -24,7 +25,7 @@ from django_pgqueue.admin.navigation import allowed_url, key_jobs_url, limit_url
 from django_pgqueue.declared.limits import has_value, without_value
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.models import Job
-from django_pgqueue.states import FINISHED, Pausable, State
+from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 from django_pgqueue.stats import Reason, Why
 from django_pgqueue.tasks.registry import in_words
 
@@ -87,15 +88,19 @@ def _why(job: Job) -> Why | None:
 def failure(job: Job, attempts: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the error of the latest attempt, if that failed and the job has not succeeded.
 
-    While an attempt is open, return the error of the last one that failed. `before` is the number of the open attempt.
+    While an attempt is open, return the error of the last one that failed, unless the job has succeeded after it.
+    `before` has the number of the open attempt and the retry that it follows.
     """
     if not attempts or job.state == State.SUCCEEDED:
         return None
     latest = attempts[0]["execution"]
     is_open = job.state == State.RUNNING and latest.outcome is None
-    failed = next((each for each in attempts[: None if is_open else 1] if each["is_failure"]), None)
-    before = latest.attempt if is_open else None
-    return failed and {**failed, "pieces": pieces(failed["traceback"]), "before": before}
+    since = takewhile(lambda each: each["execution"].outcome != Outcome.SUCCEEDED, attempts)
+    failed = next((each for each in islice(since, None if is_open else 1) if each["is_failure"]), None)
+    if failed is None:
+        return None
+    before = {"number": latest.attempt, "after": attempts[0]["after"]} if is_open else None
+    return {**failed, "pieces": pieces(failed["traceback"]), "before": before}
 
 
 # ---------------------------------------------------------------------------- the reason

@@ -9,6 +9,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import takewhile
 from textwrap import indent
 from typing import Any, Final, NamedTuple
 
@@ -18,9 +19,10 @@ from django.db.models.functions import Cast, Left, Right
 from django_pgqueue import stats
 from django_pgqueue.acts.job_retries import JobRetry, retries_before, retries_of
 from django_pgqueue.display import Shown, duration, in_line, pretty_json, shown_arguments, shown_result, visible
-from django_pgqueue.ground.attempt_ends import Loss, loss_of, may_still_run
+from django_pgqueue.ground.attempt_ends import STACK_START, Loss, end_of
 from django_pgqueue.models import Execution, ExecutionLog, Job, ScheduleRun, Worker
 from django_pgqueue.models.operations_link import database_now, lease_end
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import Outcome, State
 
 from . import shown_steps
@@ -34,8 +36,6 @@ TEXT_LIMIT: Final = 100_000
 ERROR_LIMIT: Final = 2_000
 TRACEBACK_LIMIT: Final = 20_000
 """Characters shown of an error (its start) and of a traceback (its end)."""
-STACK_START: Final = 200
-"""Characters read of the start of a traceback. They show whether the code of the attempt went on."""
 ATTEMPTS_SHOWN: Final = 50
 """Latest executions shown. A job that snoozes every minute has 10,000 executions a week."""
 INDENT: Final = "  "
@@ -129,11 +129,17 @@ def _attempts(alias: str, job_id: int, retries: Sequence[JobRetry]) -> list[Show
 
 
 def _attempt(row: Any, worker: Worker | None, after: JobRetry | None) -> ShownAttempt:
-    is_expired = row.outcome is None and row.lease_end < row.seen_at
-    loss = loss_of(row, row.error_text, worker.last_heartbeat_at if worker else None, is_expired=is_expired)
-    runs = worker is not None and worker.stopped_at is None
-    still_runs = may_still_run(row, row.error_text, row.stack_start, worker_runs=runs)
-    return ShownAttempt(row, str(worker or f"#{row.worker_id}"), loss, still_runs, after)
+    end = end_of(
+        row,
+        row.error_text,
+        row.stack_start,
+        lease_end=row.lease_end,
+        heartbeat_at=worker.last_heartbeat_at if worker else None,
+        stopped_at=worker.stopped_at if worker else None,
+        seen_at=row.seen_at,
+        lease_seconds=get_settings().LEASE,
+    )
+    return ShownAttempt(row, str(worker or f"#{row.worker_id}"), end.loss, end.may_still_run, after)
 
 
 # ---------------------------------------------------------------------------- JSON
@@ -203,7 +209,10 @@ def _write(
     out.write(out.coloured(in_line(found.sentence), row.word))
     if attempts and attempts[0].still_runs and row.state != State.RUNNING:
         out.write(in_line(f"The code of attempt {attempts[0].row.attempt} may still run on {attempts[0].worker}."))
-    failure = next((each for each in attempts if each.is_failure), None)
+    since = takewhile(
+        lambda each: each.row.outcome != Outcome.SUCCEEDED, attempts
+    )  # an earlier error is of no interest
+    failure = next((each for each in since if each.is_failure), None)
     if failure is not None and row.state != State.SUCCEEDED:
         _write_failure(failure, attempts[0], out)
     arguments = shown_arguments(row.task_name, texts["arguments_text"])
@@ -222,6 +231,7 @@ def _write_failure(failure: ShownAttempt, latest: ShownAttempt, out: Output) -> 
     """Print the error of the last attempt that failed, with its number and its end. It may not be the latest one."""
     row = failure.row
     later = "" if failure is latest else f", the last that failed before attempt {latest.row.attempt}"
+    later += f" (after {_after(latest)})" if later and latest.after else ""
     error = f"{row.exception_class}: {row.error_text}".strip(": ")
     _section(out, f"Error of attempt {row.attempt}{later}, at {date_of(row.finished_at)}", indent(error, INDENT))
     _section(out, f"Traceback of attempt {row.attempt}", indent(row.traceback_text, INDENT))

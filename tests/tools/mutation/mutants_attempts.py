@@ -32,7 +32,14 @@ ATTEMPTS = [
             "heartbeat_at",
             inside="loss_of",
         ),
-        Mutant("code outlives its worker", "if not worker_runs:", "if False:", inside="may_still_run"),
+        Mutant(
+            "code outlives its worker",
+            "heartbeat_at if stopped_at is None else None",
+            "heartbeat_at",
+            inside="end_of",
+        ),
+        Mutant("code outlives a lost host", "        alive_at = None\n", "        pass\n", inside="end_of"),
+        Mutant("code runs on before a sign of life", " and alive_at > row.finished_at", "", inside="may_still_run"),
         Mutant("released attempts show a retry", " and before.outcome not in UNCOUNTED", "", inside="is_numbered_anew"),
         Mutant("a retry counts for earlier attempts", " and each.at <= row.claimed_at", "", inside="retries_before"),
         Mutant(
@@ -46,14 +53,20 @@ ATTEMPTS = [
         ("tests/admin/test_attempts.py",),
         Mutant(
             "an open attempt hides earlier errors",
-            "attempts[: None if is_open else 1]",
-            "attempts[:1]",
+            "islice(since, None if is_open else 1)",
+            "islice(since, 1)",
+            inside="story.failure",
+        ),
+        Mutant(
+            "an error from before a success is shown",
+            'each["execution"].outcome != Outcome.SUCCEEDED',
+            "True",
             inside="story.failure",
         ),
         Mutant(
             "an earlier error looks like that of the open attempt",
-            "before = latest.attempt if is_open else None",
-            "before = None",
+            "if is_open else None\n    return {",
+            "if False else None\n    return {",
             inside="story.failure",
         ),
         Mutant(
@@ -74,9 +87,15 @@ ATTEMPTS = [
         Mutant("the timeline has no retries", "for retry in retries:", "for retry in ():", inside="story._events"),
         Mutant(
             "every attempt names its retry in the timeline",
-            "retry is not None and retry is not earlier",
+            "retry is not None and is_first",
             "retry is not None",
             inside="attempts.read_attempts",
+        ),
+        Mutant(
+            "the timeline has the first retry by code only",
+            " or is_numbered_anew(each, before)",
+            "",
+            inside="attempts._are_first",
         ),
         Mutant(
             "other acts look like retries", ", entry__action=RETRY.name).order_by", ").order_by", inside="retries_of"
@@ -86,12 +105,22 @@ ATTEMPTS = [
         ),
     ),
     *of_tests(
+        ("tests/admin/test_step_timeline.py",),
+        Mutant("if all attempts are lost, others ran", "if lost == len(spans):", "if lost == 1:", inside="_attempts"),
+    ),
+    *of_tests(
         ("tests/management/test_shown_attempts.py",),
         Mutant(
             "a shell names no earlier attempt",
             '"" if failure is latest else f"',
             '"" if True else f"',
             inside="_write_failure",
+        ),
+        Mutant(
+            "a shell shows an error from before a success",
+            "each.row.outcome != Outcome.SUCCEEDED",
+            "True",
+            inside="show_action._write",
         ),
         Mutant(
             "a shell gives lost attempts a run time",

@@ -115,9 +115,15 @@ BULK_ACTS = [
         Mutant("a question counts edited jobs", "if job_id not in left_out)", ")", inside="confirmation.ask"),
         Mutant(
             "the audit of a bulk retry counts no edited jobs",
-            "edited=preview.edited or None",
-            "edited=None",
-            inside="preview_context",
+            "if action != TransitionName.RETRY:",
+            "if True:",
+            inside="bulk_preview._with_edited",
+        ),
+        Mutant(
+            "an answer is taken for another question",
+            ' and request.POST.get(COPIES, "") == copies',
+            "",
+            inside="confirmation.ask",
         ),
         Mutant(
             "the audit of a selection counts none", '({"edited": len(edited)} if edited else {})', "{}", inside="_act"
