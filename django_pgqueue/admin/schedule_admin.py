@@ -35,7 +35,7 @@ from .row_operations import selected_action
 from .schedules.actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered
 from .schedules.columns import ScheduleColumns, problem_of, shown_ticks
 from .schedules.form import OPERATION_FIELD, ScheduleForm
-from .schedules.past_runs import attach_runs, shown_runs
+from .schedules.past_runs import attach_runs, may_view_attempts, shown_runs
 from .shown import read_schedule, same_schedule_field, schedule_field
 
 SHOWN = ("task", "shown_arguments", "when", "missed", "if_running", "jitter", "where")
@@ -197,7 +197,7 @@ class ScheduleAdmin(ScheduleColumns):
         return bool(form.has_changed())
 
     def _own_context(self, request: HttpRequest, schedule: Schedule) -> dict[str, Any]:
-        attach_runs([schedule], databases.chosen(request), with_attempts=True)
+        attach_runs([schedule], databases.chosen(request), with_attempts=may_view_attempts(request))
         return {
             "schedule": schedule,
             "operations": offered(request, schedule),

@@ -55,7 +55,7 @@ def run_again(job: Job) -> None:
 # ------------------------------------------------------------------ errors of earlier attempts
 
 
-def test_error_beside_an_open_attempt_is_that_of_the_last_failed_one(operator: Client, make_job: JobMaker) -> None:
+def test_error_beside_open_attempt_is_of_the_last_failed_one(operator: Client, make_job: JobMaker) -> None:
     job = make_job()
     failed = add_execution(job, error="the card was declined", traceback="the old frames")
     run_again(job)
@@ -143,7 +143,7 @@ def test_lost_attempt_that_nobody_has_rescued_has_no_run_time(operator: Client, 
     assert "not known" in operator.get(f"{JOBS}?state=lost").content.decode()
 
 
-def test_claimed_job_without_a_start_does_not_say_that_it_runs_since(operator: Client, make_job: JobMaker) -> None:
+def test_claimed_job_without_start_does_not_say_running_since(operator: Client, make_job: JobMaker) -> None:
     job = make_job("running")
     Execution.objects.filter(job=job).update(started_at=None)
     situation = situation_of(page_of(operator, job.pk))
@@ -189,7 +189,7 @@ def test_code_of_a_silent_worker_is_not_said_to_run(operator: Client, make_job: 
     assert says_that_code_runs(operator, job)
 
 
-def test_code_is_not_said_to_run_before_a_heartbeat_after_its_loss(operator: Client, make_job: JobMaker) -> None:
+def test_code_runs_on_only_with_a_heartbeat_after_its_loss(operator: Client, make_job: JobMaker) -> None:
     job = make_job("ready")
     worker = add_worker(last_heartbeat_at=timezone.now() - timedelta(seconds=40))
     add_execution(job, worker_id=worker.pk, **{**LOST, "finished_at": timezone.now() - timedelta(seconds=30)})
@@ -217,7 +217,7 @@ def test_cancelled_job_with_an_open_attempt_may_still_run(operator: Client, make
 # ------------------------------------------------------------------ retries
 
 
-def test_retry_of_an_operator_is_in_the_timeline_and_beside_its_attempts(operator: Client, make_job: JobMaker) -> None:
+def test_retry_by_operator_is_in_timeline_and_beside_attempts(operator: Client, make_job: JobMaker) -> None:
     job = make_job("dead")
     now = timezone.now()
     for number in (1, 2):
@@ -276,9 +276,7 @@ def test_retries_cost_one_query_if_there_are_any(operator: Client, make_job: Job
     assert page.count("retried by operator") == 10 and "retried by operator19" in page
 
 
-def test_retries_are_shown_without_the_permission_to_see_arguments(
-    client_of: Callable[..., Client], make_job: JobMaker
-) -> None:
+def test_retries_are_shown_without_view_arguments(client_of: Callable[..., Client], make_job: JobMaker) -> None:
     """The history of a job, which needs the same permission, names the operators too."""
     job = make_job("dead")
     audit.add_audit(connection, "retry", {}, [job.pk], done_by="anna")

@@ -120,12 +120,17 @@ def test_page_shows_ten_runs_and_says_that_there_are_more(operator: Client, add_
     assert "No run is on record." in text_of(operator, f"{SCHEDULES}{make('new').pk}/change/")
 
 
-def test_page_without_permission_for_jobs_links_none(client_of: Callable[..., Client], add_runs: RunMaker) -> None:
+def test_page_without_view_job_shows_number_and_state_only(
+    client_of: Callable[..., Client], add_runs: RunMaker
+) -> None:
     schedule = make(origin="code")
     [job_id] = add_runs(schedule, "dead")
+    add_execution(Job.objects.get(state="dead"), exception_class="shop.errors.Declined")
     text = text_of(client_of("view_schedule"), f"{SCHEDULES}{schedule.pk}/change/")
-    assert rows_of(text)[0][1] == f"#{job_id}"
+    assert rows_of(text)[0][1:] == [f"#{job_id}", "dead"]
     assert f"{JOBS}{job_id}/change/" not in text.partition("<h2>Latest runs</h2>")[2]
+    for hidden in ("Declined", "Exception class", "Run time"):
+        assert hidden not in text, hidden
 
 
 def test_list_runs_the_same_queries_for_many_schedules(operator: Client, add_runs: RunMaker) -> None:

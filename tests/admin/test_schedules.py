@@ -275,7 +275,7 @@ SAVED = GIVEN | {"expression": "30 9 * * 1-5"}
     ],
 )
 @pytest.mark.parametrize("operation", ["run", "pause"])
-def test_button_beside_unsaved_changes_keeps_them_and_does_nothing(
+def test_button_beside_unsaved_changes_keeps_them(
     planner: Client, db: None, operation: str, edit: dict[str, str], shown: str
 ) -> None:
     planner.post(f"{SCHEDULES}add/", GIVEN)
@@ -315,7 +315,7 @@ def test_button_in_the_form_needs_its_permission(client_of: Callable[..., Client
     assert not Job.objects.exists()
 
 
-def test_form_with_errors_does_not_overwrite_what_another_user_saved(planner: Client, db: None) -> None:
+def test_form_with_errors_overwrites_no_change_of_others(planner: Client, db: None) -> None:
     planner.post(f"{SCHEDULES}add/", GIVEN)
     url = f"{SCHEDULES}{Schedule.objects.get().pk}/change/"
     first = shown_by(planner, url)

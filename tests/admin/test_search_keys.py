@@ -232,7 +232,7 @@ def test_search_by_value_sends_one_statement_for_all_keys(operator: Client, bill
 # ------------------------------------------------------------------ without the permission to view arguments
 
 
-def test_user_without_permission_searches_declared_names_of_known_tasks(
+def test_user_without_permission_finds_jobs_of_known_tasks(
     client_of: Callable[..., Client], bill: Any, make_job: JobMaker
 ) -> None:
     known, unknown = make_job(task_name=bill.name), make_job(task_name="shop.unknown")
@@ -323,7 +323,7 @@ def test_user_without_permission_sees_that_numbers_are_no_values(
     assert "search keys were not searched" in notes_of(client, str(numbered.pk))
 
 
-def test_list_of_a_hidden_limit_key_says_that_it_was_not_searched(
+def test_list_of_hidden_limit_key_says_it_was_not_searched(
     client_of: Callable[..., Client], make_job: JobMaker
 ) -> None:
     make_job(limit_key="letters:to:anna")

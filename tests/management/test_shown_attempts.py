@@ -49,7 +49,7 @@ def test_show_of_lost_attempt_has_no_run_time(pgqueue):
     assert "may still run" not in pgqueue("jobs", "show", job_id).out
 
 
-def test_show_of_a_retried_job_has_no_error_from_before_its_success(pgqueue):
+def test_show_of_retried_job_has_no_error_before_its_success(pgqueue):
     job_id = helpers.make_job(connection)
     fail(job_id, delay_seconds=0.0, text="no such card")
     succeed(job_id)

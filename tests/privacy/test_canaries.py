@@ -226,7 +226,7 @@ def test_page_without_view_arguments_is_no_oracle_of_keys(client_of: Any, url: s
 
 
 @pytest.mark.parametrize("term", ["Zq-customer 1-qZ", "Zq-cust", "customer:Zq-cust", "customer:Zq-customer 1-q"])
-def test_search_without_view_arguments_finds_no_guess_and_no_part(client_of: Any, term: str) -> None:
+def test_search_without_permission_finds_no_guess_and_no_part(client_of: Any, term: str) -> None:
     """The answer about a value that exists must be that about a value that does not exist."""
     run_everything()
     client = viewer(client_of)
@@ -237,7 +237,7 @@ def test_search_without_view_arguments_finds_no_guess_and_no_part(client_of: Any
     assert [pair for pair in zip_longest(*texts) if pair[0] != pair[1]] == []
 
 
-def test_search_without_view_arguments_for_a_whole_key_shows_only_its_jobs(client_of: Any) -> None:
+def test_search_without_permission_for_whole_key_shows_its_jobs(client_of: Any) -> None:
     run_everything()
     term = f"customer:{secret('customer 1')}"
     answer = viewer(client_of).get(LIST, {"q": term})

@@ -1,9 +1,8 @@
 """Retry a finished job with other arguments: a form made from its task, and a new job that is linked to the old one.
 
 `jobs` gives it a URL, and the page of a job links it if the form can show the arguments, or says why it cannot. The old
-job stays as it is. Everything is written in one
-transaction, and only if the old job is still as the form showed it: the new job, and an entry of the audit with both
-jobs and the differences of their arguments.
+job stays as it is. Everything is written in one transaction, and only if the old job is still as the form showed it:
+the new job, and an entry of the audit with both jobs and the differences of their arguments.
 """
 
 from __future__ import annotations

@@ -36,6 +36,11 @@ REMOVED: Final = gettext_lazy(
 OLDER: Final = gettext_lazy("Older runs are not shown.")
 
 
+def may_view_attempts(request: HttpRequest) -> bool:
+    """Return whether the user may see how the jobs of a schedule ran. The permission for schedules is not enough."""
+    return request.user.has_perm("pgqueue.view_job")
+
+
 def attach_runs(schedules: Collection[Schedule], alias: str, *, with_attempts: bool = False) -> None:
     """Read the latest runs of schedules for `state_badge()` and `shown_runs()`."""
     found = past_runs(connections[alias], [each.pk for each in schedules], with_attempts=with_attempts)
@@ -53,7 +58,8 @@ def state_badge(schedule: Schedule) -> SafeString:
 def shown_runs(request: HttpRequest, schedule: Schedule) -> dict[str, Any]:
     """Return the latest runs for the template, and notes about those that are missing. Requires `attach_runs()`."""
     runs = _runs_of(schedule)
-    return {"rows": [_row(request, schedule, run) for run in runs[:RUNS_SHOWN]], "notes": list(_notes(runs))}
+    rows = [_row(request, schedule, run) for run in runs[:RUNS_SHOWN]]
+    return {"rows": rows, "notes": list(_notes(runs)), "has_attempts": may_view_attempts(request)}
 
 
 def _runs_of(schedule: Schedule) -> Sequence[PastRun]:

@@ -219,6 +219,12 @@ STATS = [
     *of_tests(
         ("tests/admin/test_past_runs.py",),
         Mutant(
+            "a schedule shows run times of jobs to everybody",
+            'return request.user.has_perm("pgqueue.view_job")',
+            "return True",
+            inside="may_view_attempts",
+        ),
+        Mutant(
             "a failing schedule is on",
             "ScheduleWord.FAILING if failed_in_a_row.value else ScheduleWord.ON",
             "ScheduleWord.ON",
