@@ -1,4 +1,4 @@
-"""Show values of rows to an operator: hidden characters as escapes, durations, JSON, and calls without secrets.
+"""Show values of rows to an operator: hidden characters as escapes, times, JSON, and calls without secrets.
 
 The admin and `manage.py pgqueue` call this module. It protects two rules: text from a row cannot change what the
 operator reads, and a sensitive argument or an encoded value is never shown. If this process does not know a task, it
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from django.utils import dateformat, timezone
 from django.utils.translation import gettext as _
 
 from .ground.envelope import ERASED, codec_of
@@ -23,6 +24,9 @@ BIDIRECTIONAL: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u20
 
 HIDDEN_CATEGORIES: Final = frozenset({"Cs", "Zl", "Zp"})
 """Surrogates, and the two characters that end a line in some programs and are no control characters."""
+
+FULL_DATE: Final = "Y-m-d H:i:s"
+"""The form of all instants, as a format of Django, such as 2026-11-30 17:51:03."""
 
 UNITS: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
@@ -75,6 +79,11 @@ def pretty_json(text: str) -> str:
     except (ValueError, RecursionError):  # the text was cut, has an integer of 5,000 digits, or nests 10,000 deep
         return visible(text)
     return visible("".join(pieces))
+
+
+def full_date(at: datetime) -> str:
+    """Return the date and the time to the second, in the current time zone."""
+    return dateformat.format(timezone.localtime(at) if timezone.is_aware(at) else at, FULL_DATE)
 
 
 def duration(span: timedelta, *, brief: bool = False) -> str:

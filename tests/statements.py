@@ -15,6 +15,8 @@ from django_pgqueue.stats import (
     ownership,
     queries,
     rollup_queries,
+    schedule_runs,
+    search_keys,
     suspended,
     used_names,
 )
@@ -48,6 +50,8 @@ READING: Final[dict[str, str]] = {
         suspended,
         incident_groups,
         ownership,
+        schedule_runs,
+        search_keys,
     )
     for name, text in vars(module).items()
     if isinstance(text, str) and text.startswith("/* pgqueue:")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue import Workflow
 from django_pgqueue.ends import job_operations
+from django_pgqueue.lifecycle import audit
 from django_pgqueue.models import AuditEntry, Job, operations_link
 from django_pgqueue.models.operations_link import ChangeTally, ChosenJobs, JobsToChange
 from django_pgqueue.states import State
@@ -47,6 +50,50 @@ def test_retry_of_many_jobs_of_a_key_revives_the_latest():
     ids = dead_jobs_of_key()
     assert Job.objects.dead().retry() == 1
     assert Job.objects.get(state="ready").pk == ids[-1]
+
+
+def edited_jobs(count: int = 5) -> list[int]:
+    """Return the ids of dead jobs of which the first two were edited and retried as new jobs."""
+    ids = sorted(tasks.noop.enqueue_many([((), {})] * count))
+    Job.objects.update(state="dead", finished_at=timezone.now())
+    for job_id in ids[:2]:
+        new_id = tasks.noop.using(queue_name="new").enqueue().pk
+        audit.add_audit(connection, "edit_and_retry", {"jobs": [job_id]}, [job_id, new_id])
+    return ids
+
+
+def test_retry_of_many_leaves_edited_jobs():
+    ids = edited_jobs()
+    assert Job.objects.dead().retry() == 3
+    assert sorted(Job.objects.dead().values_list("pk", flat=True)) == ids[:2]
+    assert Job.objects.get(pk=ids[0]).retry(), "this call names the one job"
+
+
+def test_command_retry_leaves_edited_jobs_and_counts_them(capsys):
+    ids = edited_jobs()
+    call_command("pgqueue", "jobs", "retry", "--state", "dead", "--yes")
+    out = capsys.readouterr().out
+    new_ids = sorted(Job.objects.filter(queue_name="new").values_list("pk", flat=True))
+    pairs = [f"{old} as {new}" for old, new in zip(ids, new_ids, strict=False)]
+    assert out.startswith("3 jobs to retry:")
+    [shown] = re.findall(
+        r"^2 jobs left out: edited and retried as new jobs in the admin \((.*)\)\.$", out, re.MULTILINE
+    )
+    assert sorted(shown.split(", ")) == pairs
+    assert "Retried 3 jobs.\nLeft out 2 jobs: edited and retried as new jobs in the admin.\n" in out
+    entry = AuditEntry.objects.get(action="retry")
+    assert (entry.total, entry.job_count, entry.left_count, entry.filter["edited"]) == (3, 3, 2, 2)
+    with pytest.raises(CommandError, match="Nothing was changed"):
+        call_command("pgqueue", "jobs", "retry", str(ids[0]))
+    assert sorted(Job.objects.dead().values_list("pk", flat=True)) == ids[:2]
+
+
+def test_command_retry_leaves_jobs_that_are_edited_while_it_asks(monkeypatch, capsys):
+    ids = edited_jobs()
+    monkeypatch.setattr("django_pgqueue.management.subcommands.changing_actions.edited_jobs", lambda *args: {})
+    call_command("pgqueue", "jobs", "retry", "--state", "dead", "--yes")
+    assert "Retried 3 jobs.\nLeft 2 jobs unchanged" in capsys.readouterr().out
+    assert sorted(Job.objects.dead().values_list("pk", flat=True)) == ids[:2]
 
 
 def test_cancel_counts_dependents_of_later_batches():

@@ -17,7 +17,7 @@ from tests.tools import log_events_page
 TOP = Path(django_pgqueue.__file__).parent
 LEVELS = {"info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR", "critical": "CRITICAL"}
 CALLS = {*LEVELS, "log", "log_exception"}
-DIRECTORIES = ("worker/**", "lifecycle", "schedules", "contrib/remote", "ends")
+DIRECTORIES = ("worker/**", "lifecycle", "schedules", "contrib/remote", "ends", "admin")
 FILES = sorted([*(path for name in DIRECTORIES for path in TOP.glob(f"{name}/*.py")), TOP / "log.py"])
 MAKERS = {"event", "job_event", "_extra"}
 

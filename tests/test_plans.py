@@ -37,7 +37,7 @@ FREE = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergej
 FILLED = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_uniqueness_window"),
     *("pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_pause", "pgqueue_execution_log", "pgqueue_search_key"),
-    *("pgqueue_step", "pgqueue_event"),
+    *("pgqueue_step", "pgqueue_event", "pgqueue_audit", "pgqueue_audit_job"),
 )
 NOW = "statement_timestamp()"
 COMPENSATION = json.dumps(
@@ -117,6 +117,11 @@ FILL = (
     (
         "INSERT INTO pgqueue_event (name, key, sent_at) "
         f"SELECT 'approved', n, {NOW} FROM generate_series(1, {HISTORY}) AS n"
+    ),
+    f"INSERT INTO pgqueue_audit (action, filter) SELECT 'retry', '{{}}' FROM generate_series(1, {KEYED}) AS n",
+    (
+        "INSERT INTO pgqueue_audit_job (audit_id, job_id) "
+        f"SELECT 1 + n % {KEYED}, n FROM generate_series(1, {HISTORY}) AS n"
     ),
 )
 
@@ -362,7 +367,16 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         BATCH,
         {"pgqueue_job_pkey", "pgqueue_step_compensation", "pgqueue_step_undone"},
     ),
-    "RETRY": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_job_unique"}),
+    "RETRY": (
+        lambda c: {**finished(c), "with_edited": False},
+        BATCH,
+        {"pgqueue_job_pkey", "pgqueue_job_unique", "pgqueue_audit_job_once", "pgqueue_audit_pkey"},
+    ),
+    "EDITED_JOBS": (
+        lambda c: {"job_ids": finished(c)["job_ids"]},
+        BATCH,
+        {"pgqueue_audit_job_once", "pgqueue_audit_pkey"},
+    ),
     "MOVE": (lambda c: {**finished(c), "queue_name": "other", "priority": 1}, BATCH, {"pgqueue_job_pkey"}),
     "DELETE": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_search_key_pkey"}),
     "PAUSE": (
@@ -425,7 +439,8 @@ def assert_bounded(connection, plan, name, *unwanted, comparisons=1):
     assert indexes <= used
 
 
-OF_APPLICATIONS = ("ENQUEUE_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_MANY_OR_REPLACE", "HOLDERS", "RETRY", "MOVE")
+OF_APPLICATIONS = ("ENQUEUE_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_MANY_OR_REPLACE", "HOLDERS", "RETRY")
+OF_OPERATORS = ("EDITED_JOBS", "MOVE")
 OF_WINDOWS = ("ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD", "OPEN_WINDOWS")
 
 
@@ -435,7 +450,9 @@ def test_plans_on_application_connection_never_read_history(filled):
     """Unlike a worker's connection, this one lets the planner use a bitmap to fetch a few rows."""
     filled.execute("; ".join(f"SET {kind} = on" for kind in FREE))
     try:
-        check_each(OF_APPLICATIONS + OF_WINDOWS, lambda name: assert_bounded(filled, "custom", name, "Seq Scan"))
+        check_each(
+            OF_APPLICATIONS + OF_OPERATORS + OF_WINDOWS, lambda name: assert_bounded(filled, "custom", name, "Seq Scan")
+        )
     finally:
         filled.execute("; ".join(f"RESET {kind}" for kind in FREE))
 

@@ -463,6 +463,7 @@ def call_statements_of_history(engine):
     history.erase_callbacks(engine, {1: [None, None, "{}"]})
     history.calls_of(engine, [1])
     audit.record_audit(engine, audit_id, [1])
+    audit.edited_jobs(engine, [1])
     audit.begin_audit_once(engine, uuid.uuid4(), "enqueue", {}, done_by="")
     audit.stop_audit(engine, audit_id, "")
     audit.end_audit(engine, audit_id)

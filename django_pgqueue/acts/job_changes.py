@@ -18,7 +18,15 @@ from django_pgqueue.models import BATCH_SIZE, Job
 from django_pgqueue.models.operations_link import ChangeTally, JobsToChange, superseded_ids
 from django_pgqueue.states import ActOutcome, Seen, TransitionName
 
-from . import JobAct
+from . import RETRY, JobAct, OperatorAct
+
+
+def edited_jobs(connection: BaseDatabaseWrapper, act: OperatorAct, job_ids: Sequence[int]) -> dict[int, int | None]:
+    """Return which of these jobs a retry of many leaves out, because *Edit and retry* has made new jobs of them.
+
+    Each has its latest new job, or None if that no longer exists. Other acts leave out none.
+    """
+    return lifecycle_audit.edited_jobs(connection, job_ids) if act is RETRY and job_ids else {}
 
 
 class ActAudit:
@@ -34,6 +42,10 @@ class ActAudit:
     def begin(self) -> None:
         """Write the entry, if it is not written yet."""
         self._id = self._id or self._begin()
+
+    def leave(self, count: int) -> None:
+        """Count chosen jobs that no batch visits, because they are left out. The next `record()` writes it."""
+        self._left += count
 
     def record(self, changed: Sequence[int], left: int = 0) -> None:
         """Add the jobs that a batch has changed, in the same transaction. `left` more jobs are left."""
@@ -60,19 +72,23 @@ class ActRun:
         seen: Mapping[int, Seen],
         audit: ActAudit,
         options: Mapping[str, Any] | None = None,
+        edited: Collection[int] = (),
     ) -> None:
         """Choose the jobs in `seen`. `options` are those of the act, such as the queue of a move.
 
-        A retry revives only the latest job of a unique key. It takes the jobs in the order of their ids: a node that is
-        retried before its dependency would be ready at once.
+        A retry revives only the latest job of a unique key, and none of the jobs `edited`, which *Edit and retry* has
+        made new jobs of. It takes the jobs in the order of their ids: a node that is retried before its dependency
+        would be ready at once.
         """
         self.act, self._seen, self._audit, self._options = act, seen, audit, dict(options or {})
         self._connection = connection
         self._jobs = Job.objects.using(connection.alias)
         self.ids = list(seen)
         if act.transition is TransitionName.RETRY:
-            left_out = superseded_ids(self._jobs, self.ids)
+            left_out = superseded_ids(self._jobs, self.ids).union(edited)
             self.ids = sorted(job_id for job_id in self.ids if job_id not in left_out)
+        self.edited = edited
+        audit.leave(len(edited))
         self._tally = ChangeTally(self.ids)
 
     @property
@@ -81,8 +97,8 @@ class ActRun:
 
     @property
     def unchanged_count(self) -> int:
-        """How many of the jobs in `seen` have not changed, also because they were left out."""
-        return len(self._seen) - len(self._tally.changed)
+        """How many of the jobs in `seen` have not changed, without those that were edited."""
+        return len(self._seen) - len(self.edited) - len(self._tally.changed)
 
     def batches(self, size: int = 0, *, alone: bool = False) -> Iterator[dict[int, str]]:
         """Change the jobs, and yield the task names of those that each batch has changed, also of other batches."""

@@ -39,6 +39,9 @@ SEARCHED: Final = 100_000
 """The newest batches whose descriptions a search reads."""
 SHOWN: Final = 200
 """Characters shown of a description."""
+NEWEST: Final = gettext_lazy("among the descriptions of the newest %(count)s batches")
+NOT_AMONG: Final = gettext_lazy("No such batch %(scope)s. Other batches were not searched.")
+NO_BATCH: Final = gettext_lazy("No batch. Complete batches are removed after their retention.")
 CALLBACKS: Final = ("on_success", "on_complete", "on_failure")
 
 
@@ -73,7 +76,16 @@ class ParentFilter(BatchFilter):
 class BatchChangeList(DatabaseChangeList):
     """A page of batches with the counts of their jobs, which one statement reads."""
 
-    empty_note = gettext_lazy("No batch. Complete batches are removed after their retention.")
+    @property
+    def scope_note(self) -> str:
+        """Which batches were searched, if not all: only the descriptions of the newest ones are."""
+        term = self.query.strip().removeprefix("#")
+        return NEWEST % {"count": f"{SEARCHED:,}"} if term and row_id_of(term) is None else ""
+
+    @property
+    def empty_note(self) -> Any:
+        """A sentence for an empty list, which says what was not searched."""
+        return NOT_AMONG % {"scope": self.scope_note} if self.scope_note else NO_BATCH
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)

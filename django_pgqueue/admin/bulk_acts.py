@@ -15,6 +15,7 @@ from django.contrib.admin import AdminSite
 from django.http import HttpRequest, QueryDict
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from django_pgqueue.acts import AUDITED, JOB_ACTS
 from django_pgqueue.job_search import NO_CLASS
@@ -23,7 +24,7 @@ from django_pgqueue.models import AuditEntry
 from django_pgqueue.states import ActOutcome, TransitionName
 
 from . import databases, private
-from .formatting import full_date, visible
+from .formatting import full_date, shortened, visible
 from .list_filters import instant_of
 from .navigation import address
 
@@ -31,6 +32,8 @@ NAMES: Final = {
     "state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class", "limit": "limit_key"
 }  # fmt: skip
 """The field of `Selection` for each parameter of a URL that is a text."""
+NUMBERS_SHOWN: Final = 10
+"""Numbers of jobs that the description of a filter shows."""
 TIMES: Final = frozenset({"since", "until", "before", "held_until"})
 """The values of a filter that are times."""
 
@@ -129,15 +132,35 @@ def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]
         if (value := chosen.get(name)) not in (None, [], "") or (name == "exception_class" and value == ""):
             yield title, _shown(value, is_time=name in TIMES) if value != "" else _("none")
     if ids := chosen.get("job_ids") or chosen.get("jobs"):
-        count = f"{len(ids):,}" if isinstance(ids, list) else visible(str(ids))
-        yield _("Jobs by number"), count
+        yield _("Jobs by number"), _numbers(ids)
+    if isinstance(count := chosen.get("edited"), int) and count:
+        text = ngettext(
+            "%(count)s job that was edited and retried as a new job",
+            "%(count)s jobs that were edited and retried as new jobs",
+            count,
+        )
+        yield _("Left out"), text % {"count": f"{count:,}"}
+
+
+def _numbers(ids: Any) -> str:
+    """Return the numbers of some jobs, or of the first ones with the count."""
+    if not isinstance(ids, list | tuple):
+        return visible(str(ids))  # the entry was written by hand
+    some = ", ".join(f"#{shortened(str(each), 20)}" for each in ids[:NUMBERS_SHOWN])
+    words = {"some": some, "count": f"{len(ids):,}"}
+    return some if len(ids) <= NUMBERS_SHOWN else _("%(some)s, … (%(count)s jobs)") % words
 
 
 def _shown(value: Any, *, is_time: bool) -> str:
     if isinstance(value, Mapping):  # the values of an override
-        return ", ".join(visible(f"{name} {each}") for name, each in list(value.items())[:20])
+        pairs = list(value.items())[:20]
+        return ", ".join(f"{visible(name)} {_value_text(each, is_time=name in TIMES)}" for name, each in pairs)
     if isinstance(value, list):
         return ", ".join(visible(str(each)) for each in value[:20])
+    return _value_text(value, is_time=is_time)
+
+
+def _value_text(value: Any, *, is_time: bool) -> str:
     if is_time:
         with suppress(TypeError, ValueError, OverflowError):  # the entry was written by hand
             return full_date(datetime.fromisoformat(value))

@@ -18,18 +18,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from django.utils import formats, timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
-from django_pgqueue.display import duration
+from django_pgqueue.display import duration, full_date
 
 WIDTH: Final = 1000.0
 HEIGHT: Final = 100.0
-LABELS: Final = 5
-"""Labels of the time axis. They divide the period into equal parts."""
-DAY: Final = timedelta(hours=25)
-"""Longer periods have days as labels. The running hour is a part of a day's chart."""
+LABELS: Final = 3
+"""Labels of the time axis: at its ends and in its middle. A full date takes two lines on a phone."""
 DURATION_STEPS: Final = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 10.0, 20.0, 60.0, 120.0, 240.0, 600.0),
     *(1200.0, 3600.0, 7200.0, 14400.0, 28800.0, 86400.0, 172800.0, 345600.0, 864000.0, 1728000.0, 5184000.0),
@@ -68,17 +65,9 @@ class Period(NamedTuple):
         return WIDTH * min(max(share, 0.0), 1.0)
 
     def labels(self) -> list[str]:
-        """Return the labels of the time axis, in the current time zone."""
+        """Return the labels of the time axis."""
         step = (self.until - self.since) / (LABELS - 1)
-        return [self._text(self.since + number * step, "m-d") for number in range(LABELS)]
-
-    def text(self, at: datetime) -> str:
-        """Return a moment: with the day if the period is longer than a day."""
-        return self._text(at, "m-d H:i")
-
-    def _text(self, at: datetime, long: str) -> str:
-        local = timezone.localtime(at) if timezone.is_aware(at) else at
-        return formats.date_format(local, "H:i" if self.until - self.since <= DAY else long)
+        return [full_date(self.since + number * step) for number in range(LABELS)]
 
 
 def top_of_number(highest: float) -> float:
@@ -224,7 +213,7 @@ def _chart(
         legend=given.series,
         groups=groups,
         lines=[line for line in drawn if line.path],
-        marks=[(_position(period.x(mark.at)), f"{period.text(mark.at)} {mark.label}") for mark in inside],
+        marks=[(_position(period.x(mark.at)), f"{full_date(mark.at)} {mark.label}") for mark in inside],
         y_labels=axis.labels,
         x_labels=period.labels(),
         is_empty=not any(value for each in given.series for value in each.values),
@@ -284,17 +273,16 @@ def _position(value: float) -> str:
 def _tooltip(given: ChartValues, axis: Axis, index: int) -> str:
     values = [(each.label, each.values[index]) for each in given.series]
     texts = [f"{label} {axis.text(value)}" for label, value in values if value is not None]
-    return f"{given.period.text(given.slots[index].starts_at)}: {', '.join(texts) or '–'}"
+    return f"{full_date(given.slots[index].starts_at)}: {', '.join(texts) or '–'}"
 
 
 def _summary(given: ChartValues, axis: Axis) -> str:
     """Return the title, the period, and the highest value of each series with its time."""
-    period = given.period
-    found = [f"{given.title}, {period.text(period.since)} – {period.text(period.until)}"]
+    found = [f"{given.title}, {full_date(given.period.since)} – {full_date(given.period.until)}"]
     for each in given.series:
         values = [(value, slot) for slot, value in zip(given.slots, each.values, strict=True) if value is not None]
         if values:
             value, slot = max(values)
-            words = {"label": each.label, "value": axis.text(value), "at": period.text(slot.starts_at)}
+            words = {"label": each.label, "value": axis.text(value), "at": full_date(slot.starts_at)}
             found.append(_("%(label)s at most %(value)s, at %(at)s") % words)
     return ". ".join(found) + "."

@@ -1,8 +1,9 @@
 """Format rows for an operator: durations, times, states, progress, and the reason why a job waits.
 
-Used by all lists and pages of the admin. All ages are computed from `seen_at`, the database's clock at the time the row
-was read, so a wrong clock of the web server does no harm. Text from a row passes through `display.visible()`, so
-that control and direction characters in it cannot change what the operator reads.
+Used by all lists and pages of the admin. All instants have the form of `full_date()`, in the current time zone, which
+the navigation names. All ages are computed from `seen_at`, the database's clock at the time the row was read, so a
+wrong clock of the web server does no harm. Text from a row passes through `display.visible()`, so that control and
+direction characters in it cannot change what the operator reads.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from django.utils import formats, timezone
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -19,11 +20,12 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.display import duration as duration
+from django_pgqueue.display import full_date as full_date
 from django_pgqueue.display import pretty_json as pretty_json
 from django_pgqueue.display import shortened as shortened
 from django_pgqueue.display import visible as visible
 from django_pgqueue.ground.progress import Progress
-from django_pgqueue.models import Job
+from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import State
 
 LABELS: Final = {
@@ -79,11 +81,6 @@ def dated(at: datetime | None, row: Any, *, with_zone: bool = False) -> SafeStri
         return ""
     zone = f" {timezone.get_current_timezone_name()}" if with_zone else ""
     return moment(at, f"{full_date(at)}{zone} ({ago(at, seen_at(row))})")
-
-
-def full_date(at: datetime) -> str:
-    """Return the date and the time to the second, in the current time zone."""
-    return formats.date_format(timezone.localtime(at) if timezone.is_aware(at) else at, "Y-m-d H:i:s")
 
 
 def by_until(by: str, until: datetime | None) -> str:
@@ -144,12 +141,20 @@ def _number(value: float) -> str:
 
 
 def situation(
-    job: Job, started_at: datetime | None = None, *, is_paused: bool = False, is_suspended: bool = False
+    job: Job,
+    execution: Execution | None = None,
+    *,
+    lost: str = "",
+    is_paused: bool = False,
+    is_suspended: bool = False,
 ) -> str:
-    """Return how long a job has been in its state, or what it waits for. The page shows it after the state."""
+    """Return how long a job has been in its state, or what it waits for. The page shows it after the state.
+
+    `execution` is its latest one. `lost` says what is known of it if it was lost.
+    """
     now = seen_at(job)
     if job.state == State.RUNNING:
-        return _running(job, now, started_at)
+        return _running(job, now, execution, lost)
     if job.state == State.READY:
         return _suspended(job, now) if is_suspended else _ready(job, now, is_paused=is_paused)
     if job.state == State.WAITING:
@@ -159,12 +164,17 @@ def situation(
     return ""
 
 
-def _running(job: Job, now: datetime, started_at: datetime | None) -> str:
+def _running(job: Job, now: datetime, execution: Execution | None, lost: str) -> str:
     parts = []
-    if started_at is not None:
-        parts.append(
-            _("for %(span)s, since %(at)s") % {"span": duration(now - started_at), "at": full_date(started_at)}
-        )
+    if execution is not None:
+        parts.append(_("attempt %(attempt)s of %(most)s") % {"attempt": execution.attempt, "most": job.max_attempts})
+    if lost:
+        parts.append(lost)
+    elif execution is not None and execution.started_at is not None:
+        words = {"span": duration(now - execution.started_at), "at": full_date(execution.started_at)}
+        parts.append(_("for %(span)s, since %(at)s") % words)
+    elif execution is not None:
+        parts.append(_("claimed %(ago)s, and no start is recorded yet") % {"ago": ago(execution.claimed_at, now)})
     if job.cancel_requested_at is not None:
         parts.append(_("cancel requested %(ago)s") % {"ago": ago(job.cancel_requested_at, now)})
     return ", ".join(parts)

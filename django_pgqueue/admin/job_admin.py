@@ -62,8 +62,10 @@ class JobAdmin(JobColumns):
     list_filter = [BatchFilter, WordFilter, SpanFilter, QueueFilter, TaskFilter, LimitFilter]
     list_max_show_all = 0  # a page is never longer
     ordering = ["-id"]  # of a queryset without a search: the order of the list is that of the search
-    search_fields = ["id"]  # makes Django show the search box; `searched_ids()` does the search
-    search_help_text = _("The number of a job, the exact name of a task, or a search key, such as customer_id:4711.")
+    search_fields = ["id"]  # makes Django show the search box; `searched()` does the search
+    search_help_text = _(
+        "The number of a job, the exact name of a task, a search key, such as customer_id:4711, or the value of one."
+    )
     object_history_template = "pgqueue/admin/job_history.html"
     actions = ["retry_selected", "cancel_selected", "run_selected"]
     operations: Sequence[Operation] = ON_ONE_JOB
@@ -99,19 +101,12 @@ class JobAdmin(JobColumns):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Return the queryset as it is. `JobChangeList` searches with `searched_ids()`, or for the name of a task."""
+        """Return the queryset as it is. `JobChangeList` searches with `searched()`, or for the name of a task."""
         return queryset, False
 
-    def searched_ids(self, request: HttpRequest, term: str) -> list[int] | None:
-        """Return the ids of the jobs that a text in the search box means; None if it is the name of a task."""
-        number = term.removeprefix("#")
-        if number.isascii() and number.isdigit():
-            return [int(number)] if len(number) <= 18 else []
-        jobs = Job.objects.using(databases.chosen(request))
-        if search_key := search_keys.term_of(jobs, term):
-            found = search_keys.find(request, jobs, *search_key)
-            return list(found.order_by("-pk").values_list("pk", flat=True))
-        return None
+    def searched(self, request: HttpRequest, term: str) -> search_keys.Searched:
+        """Return the jobs that a text in the search box means, and what was searched for them."""
+        return search_keys.search(request, databases.chosen(request), term)
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return whether the user may view jobs. Dead letters need the same permission."""

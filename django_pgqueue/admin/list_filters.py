@@ -74,7 +74,7 @@ def search_of(request: HttpRequest, *, only_dead: bool, task_name: str = "") -> 
     chosen = request.GET
     word = "dead" if only_dead else chosen.get("state", "")
     queue_name, task, error, limit = (
-        chosen.get("queue"), chosen.get("task", task_name), chosen.get("error"), chosen.get("limit")
+        chosen.get("queue"), chosen.get("task") or task_name, chosen.get("error"), chosen.get("limit")
     )  # fmt: skip
     batch = row_id_of(chosen.get("batch", ""))
     if (

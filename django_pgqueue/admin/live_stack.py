@@ -50,9 +50,9 @@ def of_job(request: HttpRequest, job: Job, executions: Iterable[Execution]) -> d
         return {"answers": [], "running": None}
     known = list(executions)
     workers = {execution.worker_id for execution in known}
-    ids = {execution.pk for execution in known}
-    found = _requests(job._state.db or "").filter(worker_id__in=workers, execution_id__in=ids)
-    answers = [_answer(each) for each in found[:SHOWN]] if known else []
+    by_id = {execution.pk: execution for execution in known}
+    found = _requests(job._state.db or "").filter(worker_id__in=workers, execution_id__in=list(by_id))
+    answers = [_answer(each, by_id[each.execution_id]) for each in found[:SHOWN]] if known else []
     is_open = job.state == states.State.RUNNING
     running = next((each for each in known if is_open and each.outcome is None and each.worker_id > 0), None)
     return {"answers": answers, "running": running, "is_waiting": any(answer["is_waiting"] for answer in answers)}
@@ -63,8 +63,11 @@ def _requests(alias: str) -> QuerySet[WorkerRequest]:
     return found.annotate(seen_at=statement_time(), text=Left("answer", TEXT_LIMIT))
 
 
-def _answer(row: WorkerRequest) -> dict[str, Any]:
-    """Return a request as a page shows it. `text` is the answer, and `note` a sentence in place of one."""
+def _answer(row: WorkerRequest, execution: Execution | None = None) -> dict[str, Any]:
+    """Return a request as a page shows it. `text` is the answer, and `note` a sentence in place of one.
+
+    The page of a job passes the execution, because a stack of an earlier attempt says nothing about the present one.
+    """
     has_answer = row.answered_at is not None
     is_waiting = not has_answer and seen_at(row) - row.requested_at < WAIT
     note = ""
@@ -76,6 +79,10 @@ def _answer(row: WorkerRequest) -> dict[str, Any]:
     title = _("Stop") if row.kind == states.RequestKind.STOP else _("Stack")
     if row.kind == states.RequestKind.STACK and not row.execution_id:
         title = _("Stacks of all jobs")
+    if execution is not None:
+        is_over = execution.outcome is not None
+        title = _("Stack of attempt %(number)s, which has ended") if is_over else _("Stack of attempt %(number)s")
+        title %= {"number": execution.attempt}
     return {
         "title": title,
         "asked": moment_ago(row.requested_at, row),

@@ -192,13 +192,17 @@ def resume(request: HttpRequest, pause: Pause) -> bool:
 
 def pauses_of(request: HttpRequest, job: Job) -> list[str]:
     """Return a description of each pause that keeps a job from starting, with a link if the user may view pauses."""
-    limit_key = job.limit_key or ""
+    return pauses_on(request, _alias_of(job), job.queue_name, job.task_name, job.limit_key or "")
+
+
+def pauses_on(request: HttpRequest, alias: str, queue_name: str, task_name: str, limit_key: str) -> list[str]:
+    """Do as `pauses_of()` for the jobs of a task in a queue. The limit key is a name for the keys of a whole limit."""
     names = {
-        Pausable.QUEUE: [job.queue_name],
-        Pausable.TASK: registry.names_of(job.task_name),
+        Pausable.QUEUE: [queue_name],
+        Pausable.TASK: registry.names_of(task_name),
         Pausable.LIMIT: [limit_key, name_of(limit_key)],
     }
-    pauses = in_force().using(job._state.db).filter(name__in=[name for of_kind in names.values() for name in of_kind])
+    pauses = in_force().using(alias).filter(name__in=[name for of_kind in names.values() for name in of_kind])
     return [
         _linked(request, pause, " ".join(filter(None, [_description(request, pause), visible(pause.reason)])))
         for pause in pauses
@@ -268,5 +272,5 @@ def _target_of(pause: Pause) -> tuple[Pausable, str]:
     return (Pausable(pause.kind) if pause.kind in set(Pausable) else Pausable.QUEUE), pause.name
 
 
-def _alias_of(pause: Pause) -> str:
-    return pause._state.db or DEFAULT_DB_ALIAS
+def _alias_of(row: Pause | Job) -> str:
+    return row._state.db or DEFAULT_DB_ALIAS

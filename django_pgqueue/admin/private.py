@@ -16,6 +16,7 @@ from django.db.models import QuerySet, Value
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import display
@@ -26,14 +27,22 @@ from django_pgqueue.display import pretty_json
 PERMISSION: Final = "pgqueue.view_arguments"
 TEXT_LIMIT: Final = 100_000
 """Characters shown of the arguments, the headers and the result. PostgreSQL cuts them; the rest is never sent."""
-NO_PERMISSION: Final = gettext_lazy("Hidden: you do not have the permission “Can view arguments and results of jobs”.")
-LIST_NOTE: Final = gettext_lazy(
-    "Error messages are hidden, because they can contain arguments, and you do not have the permission “Can view "
-    "arguments and results of jobs”."
+PERMISSION_NAME: Final = gettext_lazy("Can view arguments and results of jobs")
+NO_PERMISSION: Final = format_lazy(
+    gettext_lazy("Hidden: you do not have the permission “{name}”."), name=PERMISSION_NAME
 )
-KEYS_NOTE: Final = gettext_lazy(
-    "The keys of limits are hidden, because they are made of arguments, and you do not have the permission “Can view "
-    "arguments and results of jobs”."
+LIST_NOTE: Final = format_lazy(
+    gettext_lazy(
+        "Error messages are hidden, because they can contain arguments, and you do not have the permission “{name}”."
+    ),
+    name=PERMISSION_NAME,
+)
+KEYS_NOTE: Final = format_lazy(
+    gettext_lazy(
+        "The keys of limits are hidden, because they are made of arguments, and you do not have the permission "
+        "“{name}”."
+    ),
+    name=PERMISSION_NAME,
 )
 
 

@@ -6,37 +6,42 @@ writes go through `lifecycle`. An edit applies only to the revision that the for
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.db import connections
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import queues
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle import schedules
 from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
-from django_pgqueue.models import Schedule
+from django_pgqueue.models import Job, Schedule
 from django_pgqueue.schedules import job_options, next_ticks
 
 from . import databases
+from .act_view import check
 from .formatting import dated, visible
+from .forms.new_jobs import say_paused
 from .navigation import allowed_url, redirect_to
 from .private import may_view
+from .readonly import DatabaseChangeList
 from .row_operations import selected_action
 from .schedules.actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered
 from .schedules.columns import ScheduleColumns, problem_of, shown_ticks
-from .schedules.form import ScheduleForm
-from .shown import read_schedule, schedule_field
+from .schedules.form import OPERATION_FIELD, ScheduleForm
+from .schedules.past_runs import attach_runs, may_view_attempts, shown_runs
+from .shown import read_schedule, same_schedule_field, schedule_field
 
 SHOWN = ("task", "shown_arguments", "when", "missed", "if_running", "jitter", "where")
 ONE_REQUEST = 1000
 """Schedules that one request changes at most."""
+UNSAVED = _("Nothing was done: the form has changes that are not saved. Save them first, or load the page again.")
 REASONS_SHOWN = 10
 """Refusals that are shown one by one; further ones are only counted."""
 
@@ -54,6 +59,16 @@ class OriginFilter(admin.SimpleListFilter):
         return queryset.filter(origin=self.value()) if self.value() else queryset
 
 
+class ScheduleChangeList(DatabaseChangeList):
+    """A page of schedules with their latest runs, which one statement reads."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        rows = list(cast(Any, self.result_list))
+        attach_runs(rows, databases.chosen(request))
+        self.result_list = cast(Any, rows)
+
+
 class ScheduleAdmin(ScheduleColumns):
     """All schedules by name. All can be run, paused and resumed; those defined in the admin can also be edited."""
 
@@ -66,6 +81,9 @@ class ScheduleAdmin(ScheduleColumns):
     actions = ["run_selected", "pause_selected", "resume_selected"]
     operations = OPERATIONS
     shown_fields = staticmethod(schedule_field)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return ScheduleChangeList
 
     # ---------------------------------------------------------------- permissions
 
@@ -117,14 +135,14 @@ class ScheduleAdmin(ScheduleColumns):
             text = _("Not changed: %(count)d. They have changed since the page showed them, or they are locked.")
             messages.warning(request, text % {"count": unchanged})
 
-    def run_operation(self, request: HttpRequest, object_id: int, operation: ScheduleOperation) -> HttpResponseBase:
+    def run_operation(self, request: HttpRequest, object_id: int, operation: ScheduleOperation) -> HttpResponse:
         schedule = self.get_queryset(request).filter(pk=object_id).first()
         if schedule is None:
             messages.warning(request, _("This schedule does not exist any more."))
             return redirect_to(request, "schedule_changelist")
         try:
             if found := act_on_one(request, operation, schedule):
-                messages.success(request, self._done(request, operation, found))
+                self._say_done(request, operation, found)
             else:
                 text = _(
                     "Nothing was changed: the schedule has changed since the page showed it or is locked. Try again."
@@ -134,17 +152,27 @@ class ScheduleAdmin(ScheduleColumns):
             messages.warning(request, str(error))
         return redirect_to(request, "schedule_change", object_id)
 
-    def _done(self, request: HttpRequest, operation: ScheduleOperation, found: int) -> SafeString | str:
-        """Return the message after an operation. After *Run now* it links the job to a user who may view it."""
+    def _say_done(self, request: HttpRequest, operation: ScheduleOperation, found: int) -> None:
+        """Show the message after an operation. After *Run now*, it links the job to a user who may view it."""
         text = operation.done % {"count": 1}
         url = allowed_url(request, "job_change", found) if operation is RUN else ""
-        return format_html('{} <a href="{}">{}</a>', text, url, _("Job #%s") % found) if url else str(text)
+        if not url:
+            messages.success(request, text)
+            return
+        messages.success(request, format_html('{} <a href="{}">{}</a>', text, url, _("Job #%s") % found))
+        for job in Job.objects.using(databases.chosen(request)).defer("arguments", "result").filter(pk=found):
+            say_paused(request, job)
 
     def changeform_view(
         self, request: HttpRequest, object_id: Any = None, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Show the form, or the read-only page of a schedule that is defined in code, with the operations' buttons."""
+        request.current_app = self.admin_site.name  # for the links to jobs
         schedule = self.get_object(request, object_id) if object_id is not None else None
+        if schedule is not None and (operation := self._pressed(request, schedule)):
+            if not self._has_changes(request, schedule):
+                return self.run_operation(request, schedule.pk, operation)
+            messages.warning(request, UNSAVED)
         own_context = self._own_context(request, schedule) if schedule else {}
         try:
             return super().changeform_view(
@@ -155,14 +183,30 @@ class ScheduleAdmin(ScheduleColumns):
             messages.error(request, text)
             return HttpResponseRedirect(request.get_full_path())
 
+    def _pressed(self, request: HttpRequest, schedule: Schedule) -> ScheduleOperation | None:
+        """Return the operation whose button in the form was pressed. Raise `PermissionDenied` if the user may not."""
+        name = request.POST.get(OPERATION_FIELD)
+        operation = next((each for each in OPERATIONS if each.name == name), None)
+        if operation is not None:
+            check(request, operation.act)
+        return operation if self.has_change_permission(request, schedule) else None
+
+    def _has_changes(self, request: HttpRequest, schedule: Schedule) -> bool:
+        """Return whether the posted form differs from the schedule as it is saved."""
+        form = self.get_form(request, schedule, change=True)(request.POST, instance=schedule)
+        return bool(form.has_changed())
+
     def _own_context(self, request: HttpRequest, schedule: Schedule) -> dict[str, Any]:
+        attach_runs([schedule], databases.chosen(request), with_attempts=may_view_attempts(request))
         return {
             "schedule": schedule,
             "operations": offered(request, schedule),
             "facts": self._facts(schedule),
             "ticks": shown_ticks(schedule),
+            "past": shown_runs(request, schedule),
             "is_form": self.has_change_permission(request, schedule),
-            "shown": schedule_field(schedule),
+            "operation_field": OPERATION_FIELD,
+            "shown": same_schedule_field(request, schedule),
         }
 
     def _facts(self, schedule: Schedule) -> list[tuple[Any, Any]]:

@@ -77,7 +77,21 @@ def page_at(request: HttpRequest) -> datetime:
 
 def schedule_field(schedule: Schedule) -> SafeString:
     """Return the hidden input for a form with an operation on this schedule."""
-    return hidden_input(SCHEDULE_FIELD, f"{schedule.pk}:{schedule.revision}:{number(schedule.last_run_at)}")
+    return _schedule_input(schedule.pk, schedule.revision, schedule.last_run_at)
+
+
+def same_schedule_field(request: HttpRequest, schedule: Schedule) -> SafeString:
+    """Return the hidden input of the form that was posted, or a new one if it had none.
+
+    A form that is shown again, with errors, stays bound to what it showed first. Otherwise, saving it would overwrite
+    what another user has saved in the meantime.
+    """
+    posted = read_schedule(request, schedule.pk)
+    return schedule_field(schedule) if posted is None else _schedule_input(schedule.pk, *posted)
+
+
+def _schedule_input(schedule_id: int, revision: int, last_run_at: datetime | None) -> SafeString:
+    return hidden_input(SCHEDULE_FIELD, f"{schedule_id}:{revision}:{number(last_run_at)}")
 
 
 def read_schedule(request: HttpRequest, schedule_id: int) -> tuple[int, datetime | None] | None:

@@ -71,7 +71,8 @@ FROM (
     ) AS execution
 ) AS open
 """
-# The newest executions that have ended within the last hour, by task.
+# The newest executions that have ended within the last hour, by task. Nobody knows how long crashed ones ran: they were
+# lost with their process, and some were found a lease later.
 #
 # Index: the primary keys of executions and jobs. With a plain join, the planner may read the whole table of jobs.
 RECENT: Final = """/* pgqueue:doctor_recent */
@@ -79,7 +80,11 @@ SELECT job.task_name,
        count(*),
        count(*) FILTER (WHERE recent.outcome = 'crashed'),
        count(*) FILTER (WHERE recent.exception_class = %(timeout_class)s),
-       percentile_cont(0.95) WITHIN GROUP (ORDER BY date_part('epoch', recent.finished_at - recent.started_at))
+       coalesce(
+           percentile_cont(0.95) WITHIN GROUP (ORDER BY date_part('epoch', recent.finished_at - recent.started_at))
+               FILTER (WHERE recent.outcome <> 'crashed'),
+           0
+       )
 FROM (
     SELECT job_id, outcome, exception_class, started_at, finished_at
     FROM pgqueue_execution

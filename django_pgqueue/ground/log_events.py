@@ -141,6 +141,12 @@ EVENTS: Final[dict[str, Event]] = {
     "schedule_changed": Event("INFO", "A schedule has the definition of this worker's code now.", ("schedule",)),
     "schedule_failed": Event("WARNING or ERROR", "A schedule cannot run here.", ("schedule", "reason")),
     "schedules_off": Event("WARNING", "The worker fires no schedules, because its role lacks privileges."),
+    # Operators
+    "search_without_arguments": Event(
+        "INFO",
+        "A user has searched for a value of a search key, without the permission to view arguments.",
+        ("user", "search_key"),
+    ),
     # Workers and their processes
     "worker_requested": Event(
         "INFO", "A worker process answers the request of an operator.", ("worker_id", "kind", "by")

@@ -4,8 +4,8 @@ The lists of the admin and the commands `pgqueue jobs` and `pgqueue dead` call t
 and use the same words.
 """
 
-from .filters import NO_CLASS, Filters, Moment, PausedNames, latest, word_of
-from .index_ranges import condition_of, ranges
+from .filters import NO_CLASS, Filters, Moment, PausedNames, latest, matching, word_of
+from .index_ranges import condition_on_few, ranges
 from .search import SEARCHED, Found, find, is_cut, label_of, meeting
 
 __all__ = [
@@ -15,11 +15,12 @@ __all__ = [
     "Found",
     "Moment",
     "PausedNames",
-    "condition_of",
+    "condition_on_few",
     "find",
     "is_cut",
     "label_of",
     "latest",
+    "matching",
     "meeting",
     "ranges",
     "word_of",

@@ -70,15 +70,22 @@ def _enqueued(filters: Filters) -> QuerySet[Job]:
 
 
 def _with_search_key(filters: Filters, name: str, text: str) -> Range:
-    """Return the jobs with a search key, newest first. Times are those of the end only for finished states."""
+    """Return the jobs with a search key, newest first."""
+    keys = SearchKey.objects.using(filters.alias).filter(name=name, value=text).order_by("-job_id")
+    return Range(keys, "job_id", "the newest {count} jobs with this search key", condition_on_few(filters))
+
+
+def condition_on_few(filters: Filters) -> Q:
+    """Return the condition of the states, times and names of the filters. It has no index: use it on few jobs.
+
+    Times are those of the end only for finished states.
+    """
     states = Q() if filters.words else Q(state__in=list(State)) & ids_between(filters)
     for word in filters.words:
         states |= condition_of(word, filters.alias) & (
             ended_between(filters) if STATE_OF[word] in FINISHED else ids_between(filters)
         )
-    keys = SearchKey.objects.using(filters.alias).filter(name=name, value=text).order_by("-job_id")
-    label = "the newest {count} jobs with this search key"
-    return Range(keys, "job_id", label, states & filters.names_condition)
+    return states & filters.names_condition
 
 
 def condition_of(word: str, alias: str) -> Q:

@@ -89,6 +89,15 @@ def record_audit(
     return bool(rows and rows[0][0])
 
 
+def edited_jobs(connection: Connection, job_ids: Sequence[int]) -> dict[int, int | None]:
+    """Return which of these jobs *Edit and retry* has made new jobs of, in their order, each with its latest new job.
+
+    None stands for a new job that no longer exists.
+    """
+    found: dict[int, int | None] = dict(execute(connection, sql.audit.EDITED_JOBS, {"job_ids": [*job_ids]}))
+    return {job_id: found[job_id] for job_id in job_ids if job_id in found}
+
+
 def end_audit(
     connection: Connection,
     audit_id: int,

@@ -68,7 +68,8 @@ class Preview(NamedTuple):
     """The jobs that an act would change, at one instant.
 
     `chosen` is exact, unless `has_more`: then at least so many jobs meet the filter. `left` counts the jobs of a list
-    of ids that the act leaves out because of their state. `states` has the number of jobs by state.
+    of ids that the act leaves out because of their state. `states` has the number of jobs by state. `edited` counts
+    further jobs that meet the filter: a retry leaves them, because *Edit and retry* has made new jobs of them.
     """
 
     at: datetime
@@ -77,6 +78,7 @@ class Preview(NamedTuple):
     sample: tuple[PreviewedJob, ...]
     left: int
     states: Mapping[str, int]
+    edited: int
 
 
 class WaitingAct(NamedTuple):
@@ -136,8 +138,9 @@ def preview(connection: Connection, action: str, selection: Selection) -> Previe
     chosen = min(sum(states.values()), PREVIEWED)
     fitting = [row for row in page.rows if row.is_fitting][:SAMPLE]
     sample = tuple(PreviewedJob(row.job_id, row.task_name, row.state) for row in fitting)
-    left = len(selection.job_ids) - chosen if selection.job_ids else 0
-    return Preview(at, chosen, not page.is_last, sample, left, states)
+    edited = sum(row.alike for row in page.groups if row.is_left_as_edited)
+    left = len(selection.job_ids) - chosen - edited if selection.job_ids else 0
+    return Preview(at, chosen, not page.is_last, sample, left, states, edited)
 
 
 def request_act(
@@ -263,5 +266,5 @@ def _page(
     states = [STATE_OF[word].value for word in WORDS[action]]
     if action in (TransitionName.CANCEL, TransitionName.MOVE):
         states.append(State.WAITING.value)  # no index has them in an order for a filter
-    latest = action is TransitionName.RETRY
-    return read_page(connection, selection, cursor, at, states=states, latest_of_keys=latest, **bounds)
+    is_retry = action is TransitionName.RETRY
+    return read_page(connection, selection, cursor, at, states=states, is_retry=is_retry, **bounds)

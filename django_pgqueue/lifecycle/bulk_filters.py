@@ -40,6 +40,8 @@ class Selection:
         job_ids: Ids of jobs, instead of all the values above.
         to_queue: Where the jobs are moved.
         limit_key: The limit key, or the name of a limit for the jobs of all its keys.
+        edited: How many further jobs the preview of a retry counted, which are left because *Edit and retry* has made
+            new jobs of them. The audit shows it; it chooses no jobs.
     """
 
     word: str = ""
@@ -51,6 +53,7 @@ class Selection:
     job_ids: tuple[int, ...] = ()
     to_queue: str | None = None
     limit_key: str | None = None
+    edited: int | None = None
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values that do not fit together."""

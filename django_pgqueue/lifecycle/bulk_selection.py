@@ -43,18 +43,24 @@ class ChosenJob(NamedTuple):
     run_after: datetime
     is_chosen: bool
     is_unchanged: bool
+    is_edited: bool
     alike: int
     position: list[Any]
 
     @property
     def is_fitting(self) -> bool:
         """Whether the act changes the job."""
-        return self.is_chosen and self.is_unchanged
+        return self.is_chosen and self.is_unchanged and not self.is_edited
 
     @property
-    def kind(self) -> tuple[str, bool]:
-        """The state, and whether the act changes the job."""
-        return self.state, self.is_fitting
+    def is_left_as_edited(self) -> bool:
+        """Whether the act leaves the job only because *Edit and retry* has made a new job of it."""
+        return self.is_chosen and self.is_unchanged and self.is_edited
+
+    @property
+    def kind(self) -> tuple[str, bool, bool]:
+        """The state, whether the filter chooses the job and it has not changed, and whether a retry leaves it."""
+        return self.state, self.is_chosen and self.is_unchanged, self.is_edited
 
 
 class ChosenPage(NamedTuple):
@@ -88,13 +94,14 @@ def read_page(
     limit: int,
     shown: int,
     audit_id: int = 0,
-    latest_of_keys: bool = False,
+    is_retry: bool = False,
 ) -> ChosenPage:
     """Return the next `limit` jobs that the filter may choose, as they were at the time `at` of the preview.
 
     Only `shown` jobs of each kind are among the rows, and `ChosenJob.alike` counts all.
 
-    `latest_of_keys`: of several chosen jobs with one unique key, only the latest is not left.
+    `is_retry`: of several chosen jobs with one unique key, only the latest is not left, and jobs that *Edit and retry*
+    has made new jobs of are left.
     Of a list of ids, only jobs in one of `states` are chosen. The jobs of the audit entry `audit_id` are left out,
     because the act has changed them already.
     """
@@ -112,7 +119,7 @@ def read_page(
             return _page_of_limit(connection, selection, cursor, params, limit)
         return _ready_page(connection, selection.queue_name or "", cursor, params, limit)
     if statement is not sql.bulk_acts.BULK_PAGE_RUNNING:
-        params["latest_of_keys"] = latest_of_keys
+        params["is_retry"] = is_retry
     return _page(_rows(connection, statement, {**params, "limit": limit, "shown": shown}), limit)
 
 
@@ -208,10 +215,10 @@ def _ranges_of_limit(connection: Connection, selection: Selection) -> list[tuple
 
 def _together(first: ChosenPage, second: ChosenPage, shown: int) -> ChosenPage:
     """Return one page with the rows of both, at most `shown` of each kind."""
-    counts: Counter[tuple[str, bool]] = Counter()
+    counts: Counter[tuple[str, bool, bool]] = Counter()
     for page in (first, second):
         counts.update({row.kind: row.alike for row in page.groups})
-    places: Counter[tuple[str, bool]] = Counter()
+    places: Counter[tuple[str, bool, bool]] = Counter()
     rows = []
     for row in (*first.rows, *second.rows):
         places[row.kind] += 1
@@ -222,7 +229,7 @@ def _together(first: ChosenPage, second: ChosenPage, shown: int) -> ChosenPage:
 
 def _rows(connection: Connection, statement: str, params: dict[str, Any]) -> list[ChosenJob]:
     found = execute(connection, statement, params)
-    return [ChosenJob._make((*row[:8], [_plain(value) for value in row[8:]])) for row in found]
+    return [ChosenJob._make((*row[:9], [_plain(value) for value in row[9:]])) for row in found]
 
 
 def _page(rows: list[ChosenJob], limit: int) -> ChosenPage:

@@ -84,8 +84,9 @@ def retry(
     """Make finished jobs ready now, with all their attempts; return the state of each job that changed.
 
     These jobs are left alone: those that differ from `seen` (another operator has retried them since), those whose
-    unique key another job has, and all but the latest of several with the same key. If another session takes a key
-    at that moment, the database refuses a job, or a dependent stays locked, the jobs are retried one by one.
+    unique key another job has, all but the latest of several with the same key, and those that *Edit and retry* has
+    made new jobs of. A single job (`alone`) is retried in spite of its new job. If another session takes a key at that
+    moment, the database refuses a job, or a dependent stays locked, the jobs are retried one by one.
 
     A job of a workflow waits if its dependencies are not over. Those that its end had cancelled wait again, and so do
     those that depend on it and are ready. A job that has to wait and has another failed dependency is cancelled again,
@@ -95,10 +96,13 @@ def retry(
     `CompensationUnfinished`.
     """
     nodes: dict[int, Restored] = {}
+    alone = treatment.get("alone", False)
     try:
         with savepoint(connection):
-            changed = _repeat_while_locked(connection, sql.operator.RETRY, job_ids, treatment, "finished_at", nodes)
-            if treatment.get("alone") and not changed:
+            changed = _repeat_while_locked(
+                connection, sql.operator.RETRY, job_ids, treatment, "finished_at", nodes, with_edited=alone
+            )
+            if alone and not changed:
                 sagas.check_compensation(connection, job_ids[0])
         graphs.add_restored({} if restored is None else restored, nodes)
         return changed

@@ -31,8 +31,11 @@ LIMITS_LIMIT: Final = 200
 """The same for limits that tasks of this process declare. Others have the label `OTHER`, too."""
 OTHER: Final = "other"
 STATEMENT_TIMEOUT_SECONDS: Final = 2
-STATES: Final = ("due", "scheduled", "retrying", "paused", "waiting", "running", "lost", "dead")
-FIGURE_OF_STATE: Final = {**dict.fromkeys(("due", "scheduled", "retrying", "paused"), "ready"), "lost": "running"}
+STATES: Final = ("due", "scheduled", "retrying", "paused", "waiting", "running", "prefetched", "lost", "dead")
+FIGURE_OF_STATE: Final = {
+    **dict.fromkeys(("due", "scheduled", "retrying", "paused"), "ready"),
+    **dict.fromkeys(("prefetched", "lost"), "running"),
+}
 """The figure of the overview that counts a state, if it has another name."""
 NEEDS: Final = {
     "pgqueue_oldest_due_seconds": ("ready",),

@@ -141,8 +141,9 @@ class JobChanges(JobFilters[J]):
         """Make the finished jobs of this queryset ready again, due now, with all their attempts.
 
         Jobs that are not finished are left alone. So are jobs that have finished since the call began, because another
-        operator may have retried them in the meantime, and jobs whose unique key another job has. Of several jobs with
-        one unique key, only the latest is retried.
+        operator may have retried them in the meantime, jobs whose unique key another job has, and jobs that an operator
+        has corrected with *Edit and retry*, because their tasks would run twice. Of several jobs with one unique key,
+        only the latest is retried.
 
         Returns:
             The number of jobs of this queryset that changed. Those count too that wait again because a job of the

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import EDITS
+
 # Begin an entry of the audit.
 #
 # Caller: lifecycle.audit.begin_audit()
@@ -48,6 +50,24 @@ SET job_count = job_count + (SELECT count(*) FROM changed), left_count = left_co
 WHERE id = %(audit_id)s::bigint
 RETURNING stop_asked_at IS NOT NULL
 """
+
+# Return which of these jobs *Edit and retry* has made new jobs of, and the latest new job of each. NULL: that no longer
+# exists.
+#
+# Caller: lifecycle.audit.edited_jobs(), for an operator who retries jobs. RETRY leaves out the same jobs
+# Index:  pgqueue_audit_job_once, pgqueue_audit_job_entry, the primary key
+EDITED_JOBS: Final = """/* pgqueue:edited_jobs */
+SELECT job.id, (
+    SELECT job_id FROM pgqueue_audit_job WHERE audit_id = latest.audit_id AND job_id <> job.id LIMIT 1
+)
+FROM unnest(%(job_ids)s::bigint[]) AS job (id)
+CROSS JOIN LATERAL (
+        SELECT edited.audit_id
+        """ + EDITS + """
+        ORDER BY edited.audit_id DESC
+        LIMIT 1
+) AS latest
+"""  # fmt: skip
 
 # End an entry of the audit. An entry that has ended stays as it is.
 #

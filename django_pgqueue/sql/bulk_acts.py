@@ -2,14 +2,15 @@
 
 The statements whose names begin with BULK_PAGE return a page of jobs in the order of an index. Each row has the id, the
 task, the state, `finished_at` and `run_after` of a job; whether the act's filter chooses the job; whether the job has
-not changed since the preview; how many jobs of the page are like it, which means in the same state, and chosen and
-unchanged or not; and then the position of the row, behind which the next page begins. Of the jobs that are like each
-other, at most `shown` are returned: a preview counts many and shows few.
+not changed since the preview; whether a retry leaves it, because *Edit and retry* has made a new job of it; how many
+jobs of the page are like it, which means in the same state, chosen and unchanged or not, and edited or not; and then
+the position of the row, behind which the next page begins. Of the jobs that are like each other, at most `shown` are
+returned: a preview counts many and shows few.
 """
 
 from typing import Final
 
-from .clauses import RUNNING_PAGE
+from .clauses import EDITS, RUNNING_PAGE
 
 # Return the time of the database.
 #
@@ -140,6 +141,13 @@ IS_READY_UNCHANGED: Final = """(
             ) <= %(previewed_at)s::timestamptz, true)
         )"""
 
+# Whether a retry leaves a job, because *Edit and retry* has made a new job of it. It costs one index search.
+IS_EDITED: Final = """CASE WHEN %(is_retry)s::boolean THEN (
+        SELECT true
+        """ + EDITS + """
+        LIMIT 1
+        ) IS NOT NULL ELSE false END AS is_edited"""  # fmt: skip
+
 # The end of each page, in three parts: the order of the rows follows the first and the third one, and the columns of
 # the position follow the second one.
 ALIKE: Final = """
@@ -147,9 +155,9 @@ ALIKE: Final = """
     SELECT page.*, count(*) OVER alike_jobs AS alike, row_number() OVER (alike_jobs ORDER BY """
 SHOWN: Final = """) AS place
     FROM page
-    WINDOW alike_jobs AS (PARTITION BY state, is_chosen AND is_unchanged)
+    WINDOW alike_jobs AS (PARTITION BY state, is_chosen AND is_unchanged, is_edited)
 )
-SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, """
+SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, is_edited, alike, """
 IN_ORDER: Final = """
 FROM numbered
 WHERE place <= %(shown)s::bigint
@@ -164,6 +172,7 @@ WITH page AS (
         id, task_name, 'ready' AS state, NULL AS finished_at, run_after,
         """ + IS_NEW_TO_ACT + """ AS is_chosen,
         """ + IS_READY_UNCHANGED + """ AS is_unchanged,
+        false AS is_edited,
         queue_name, priority, limit_key
     FROM (
         (
@@ -206,11 +215,12 @@ LIMIT: Final = """
 # `finished_at` after the preview, so it is not among them.
 #
 # Caller: lifecycle.bulk_acts.preview(), lifecycle.bulk_acts.execute_batch()
-# Index:  pgqueue_job_finished; pgqueue_execution_job if the filter has an exception class; pgqueue_job_keyed
-# Cost:   with `latest_of_keys`, up to two index searches for each job with a unique key. A job needs 3 buffers if 500
-#         jobs have its key, and 3 if 5,000 have it
+# Index:  pgqueue_job_finished; pgqueue_execution_job if the filter has an exception class; pgqueue_job_keyed and
+#         pgqueue_audit_job_once for a retry
+# Cost:   for a retry, up to two index searches for each job with a unique key. A job needs 3 buffers if 500 jobs have
+#         its key, and 3 if 5,000 have it
 #
-# `latest_of_keys`: of several chosen jobs with one unique key, all but the latest are left, because a retry gives it
+# `is_retry`: of several chosen jobs with one unique key, all but the latest are left, because a retry gives it
 # the key. The latest one can be on a later page, or on an earlier one, and an earlier batch can have retried it. So a
 # job is left if a later one with its key is chosen, or has ended since the preview. While that one has not ended, it
 # holds the key, so RETRY leaves the others.
@@ -231,7 +241,7 @@ WITH oldest AS MATERIALIZED (
     SELECT
         id, task_name, state, finished_at, run_after,
         """ + HAS_ERROR + """ AS is_chosen,
-        CASE WHEN %(latest_of_keys)s::boolean AND unique_key IS DISTINCT FROM NULL THEN
+        CASE WHEN %(is_retry)s::boolean AND unique_key IS DISTINCT FROM NULL THEN
             (
                 SELECT true
                 FROM pgqueue_job AS later
@@ -258,7 +268,8 @@ WITH oldest AS MATERIALIZED (
                   AND id > job.id AND enqueued_at <= %(previewed_at)s::timestamptz
                 LIMIT 1
             ) IS NULL
-        ELSE true END AS is_unchanged
+        ELSE true END AS is_unchanged,
+        """ + IS_EDITED + """
     FROM oldest AS job
     ORDER BY finished_at, id""" + LIMIT
     + ALIKE + "finished_at, id" + SHOWN + "finished_at, id" + IN_ORDER + "finished_at, id"
@@ -348,6 +359,7 @@ WITH page AS (
             false
         ) AS is_chosen,
         opened.claimed_at <= %(previewed_at)s::timestamptz AS is_unchanged,
+        false AS is_edited,
         job.worker_id, job.execution_id
     FROM (
         SELECT id, task_name, run_after, queue_name, enqueued_at, cancel_requested_at, limit_key, worker_id,
@@ -364,13 +376,13 @@ WITH page AS (
 # unique key counts as chosen too if it was retried since the preview.
 #
 # Caller: as BULK_PAGE_FINISHED
-# Index:  primary key, pgqueue_execution_job
+# Index:  primary key, pgqueue_execution_job; pgqueue_audit_job_once for a retry
 BULK_PAGE_LISTED: Final = (
     """/* pgqueue:bulk_page_listed */
 WITH latest AS MATERIALIZED (
     SELECT task_name, unique_key, max(id) AS id
     FROM pgqueue_job
-    WHERE %(latest_of_keys)s::boolean
+    WHERE %(is_retry)s::boolean
       AND id = ANY (%(job_ids)s::bigint[])
       AND unique_key IS DISTINCT FROM NULL
       AND id > %(after_id)s::bigint
@@ -388,7 +400,8 @@ WITH latest AS MATERIALIZED (
             ELSE coalesce((
                 SELECT claimed_at FROM pgqueue_execution WHERE job_id = job.id ORDER BY job_id DESC, id DESC LIMIT 1
             ) <= %(previewed_at)s::timestamptz, true)
-        END AS is_unchanged
+        END AS is_unchanged,
+        """ + IS_EDITED + """
     FROM (
         SELECT id, task_name, unique_key, state, finished_at, run_after, enqueued_at, cancel_requested_at
         FROM pgqueue_job

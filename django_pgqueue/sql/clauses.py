@@ -193,6 +193,16 @@ OPEN_COMPENSATION: Final = """          AND (
           )
         LIMIT 1"""
 
+# The entries of the audit by which *Edit and retry* has made a new job of this one. Their filter names the old job,
+# also after an erasure of arguments. A subquery of one row reads the entry, because a join may read the whole audit.
+EDITS: Final = """FROM pgqueue_audit_job AS edited
+        WHERE edited.job_id = job.id
+          AND (
+              SELECT act.action = 'edit_and_retry' AND act.filter #>> '{jobs,0}' = job.id::text
+              FROM pgqueue_audit AS act
+              WHERE act.id = edited.audit_id
+          )"""
+
 # Lock the executions of the old jobs, which are to be deleted with them.
 LOCKED_TO_DELETE: Final = """locked AS MATERIALIZED (
     SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED

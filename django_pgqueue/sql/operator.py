@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import COUNTED_REMOVALS, FREE, LINES_OF_FREE, LOCKED_TO_DELETE, OPEN_COMPENSATION, UNNEEDED
+from .clauses import COUNTED_REMOVALS, EDITS, FREE, LINES_OF_FREE, LOCKED_TO_DELETE, OPEN_COMPENSATION, UNNEEDED
 
 # The jobs, and in place of their state 'changed' if it or `finished_at` is not what the operator saw.
 ASKED: Final = """WITH asked AS MATERIALIZED (
@@ -74,10 +74,17 @@ FROM asked
 # A job whose compensation has begun and is not over is not changed. The steps that were compensated are removed, so
 # they run again.
 #
+# A job of which *Edit and retry* has made a new job is not changed, unless `with_edited`: its task would run twice.
+#
 # The subqueries are scalar, because the planner could replace EXISTS by a hash of all unique keys.
 RETRY: Final = """/* pgqueue:retry */
 """ + ASKED + """
-           END AS state, job.task_name, job.unique_key, job.in_graph
+           END AS state, job.task_name, job.unique_key, job.in_graph,
+           CASE WHEN %(with_edited)s THEN NULL ELSE (
+        SELECT true
+        """ + EDITS + """
+        LIMIT 1
+           ) END AS is_edited
     FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
     CROSS JOIN LATERAL (
         SELECT id, state, finished_at, task_name, unique_key, in_graph
@@ -89,7 +96,8 @@ fit AS MATERIALIZED (
         FROM asked
         WHERE state IN ('succeeded', 'dead', 'cancelled')
     ) AS finished
-    WHERE (
+    WHERE is_edited IS NULL
+    AND (
         SELECT true
         FROM pgqueue_step AS step
         LEFT JOIN pgqueue_job AS undo ON undo.id = step.compensation_id

@@ -55,8 +55,9 @@ class Depth:
         retrying: Ready jobs that are due later, after an attempt.
         paused: Ready jobs that are due, and whose queue or task is paused.
         waiting: Jobs of workflows that wait for other jobs.
-        running: Jobs that a worker has claimed, including prefetched ones.
-        lost: The same, but their lease is over, and no worker has rescued them yet.
+        running: Jobs that a worker runs.
+        prefetched: Jobs that a worker has claimed, and that wait there for a free slot.
+        lost: Jobs that a worker has claimed, but their lease is over, and no worker has rescued them yet.
         dead: Dead letters.
         oldest_due_seconds: How long the oldest due job has been due. None if no job is due.
     """
@@ -67,6 +68,7 @@ class Depth:
     paused: Count = NONE
     waiting: Count = NONE
     running: Count = NONE
+    prefetched: Count = NONE
     lost: Count = NONE
     dead: Count = NONE
     oldest_due_seconds: float | None = None
@@ -229,7 +231,7 @@ class Reason(StrEnum):
     FINISHED = "finished"
     RUNNING = "running"
     PREFETCHED = "prefetched"
-    """A worker has claimed the job and has no free slot for it yet."""
+    """A worker has claimed the job, and no start is recorded: it waits for a free slot, or has just started."""
     CANCELLING = "cancelling"
     """The job runs, and somebody has asked it to stop."""
     LOST = "lost"

@@ -17,7 +17,6 @@ from .answers import NONE, FoundReason, Reason
 from .explained_job import ExplainedJob
 from .limits import queries as limit_queries
 from .limits.key_ranges import LaneRange, columns, range_of_key
-from .sentences import time_text
 
 
 def reason_of_chunk(job: ExplainedJob) -> FoundReason | None:
@@ -37,7 +36,7 @@ def reason_of_chunk(job: ExplainedJob) -> FoundReason | None:
     starts_at = row.seen_at + timedelta(seconds=left_seconds)
     sentence = (
         f"It waits for more jobs of its chunk: {due} of {task.chunk} are due. The chunk starts at "
-        f"{time_text(starts_at)} at the latest."
+        f"{job.time_text(starts_at)} at the latest."
     )
     return FoundReason(Reason.CHUNK, sentence, {"ahead": NONE, "admitted_at": starts_at})
 

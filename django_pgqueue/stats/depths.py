@@ -110,10 +110,11 @@ class DepthReading:
                 sums.add_ready(Ready("", 0, "", 0, due_is_cut, None, 0, 0, later_is_cut), is_paused=True)
 
     def _add_open(self) -> None:
-        is_exact = sum(group.running + group.lost for group in self.open_groups) <= OPEN_LIMIT
+        is_exact = sum(group.total for group in self.open_groups) <= OPEN_LIMIT
         for group in self.open_groups:
             sums = self.sums[self._name(group.queue_name, group.task_name)]
             sums.counts["running"] += Count(group.running, is_exact)
+            sums.counts["prefetched"] += Count(group.prefetched, is_exact)
             sums.counts["lost"] += Count(group.lost, is_exact)
 
     def _add_waiting(self) -> None:

@@ -6,7 +6,9 @@ statement.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -18,11 +20,12 @@ from .limits.controls import Controls, controls_of
 
 
 class ExplainedJob:
-    """One job. `row` has the columns of JOB_WITH_LAST_EXECUTION."""
+    """One job. `row` has the columns of JOB_WITH_LAST_EXECUTION, and `time_text` writes the times of the sentence."""
 
-    def __init__(self, connection: Connection, row: Any) -> None:
+    def __init__(self, connection: Connection, row: Any, time_text: Callable[[datetime], str]) -> None:
         self.connection = connection
         self.row = row
+        self.time_text = time_text
 
     @cached_property
     def pauses(self) -> Pauses:
@@ -53,12 +56,11 @@ class ExplainedJob:
         found: dict[str, BusyTask] = {}
         of_queues = SlotsOfQueues(self.workers, self._open_groups)
         for group in busy_groups(self._open_groups, [worker.id for worker in self.workers]):
-            if not of_queues.occupies(group, self.row.queue_name):
+            if not group.busy or not of_queues.occupies(group, self.row.queue_name):
                 continue
-            slots = group.running + group.lost
             known = found.get(group.task_name, BusyTask(task_name=group.task_name, slots=0, longest_seconds=0.0))
             longest = max(known.longest_seconds, group.longest_seconds)
-            found[group.task_name] = replace(known, slots=known.slots + slots, longest_seconds=longest)
+            found[group.task_name] = replace(known, slots=known.slots + group.busy, longest_seconds=longest)
         return tuple(found.values())
 
     @cached_property

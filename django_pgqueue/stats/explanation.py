@@ -8,6 +8,7 @@ pauses and the jobs that come first. `EXPLAINERS` lists the functions that find 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +28,7 @@ from .explained_job import ExplainedJob
 from .graphs.explanation import reason_of_graph
 from .limits.explanation import ahead_in_key, reason_of_limit
 from .ownership import read_ownership
-from .sentences import jobs_ahead, number_text, sentence_of, span_text, time_text
+from .sentences import jobs_ahead, number_text, sentence_of, span_text, utc_text
 
 if TYPE_CHECKING:
     from django_pgqueue.models import Job
@@ -44,7 +45,7 @@ SHOWN: Final = ("job_id", "task_name", "queue_name", "attempt", "max_attempts", 
 """The columns that every `Why` shows."""
 
 
-def why(job: Job | int, database: str | None = None) -> Why:
+def why(job: Job | int, database: str | None = None, *, time_text: Callable[[datetime], str] | None = None) -> Why:
     """Return why a job has not started, or what became of it.
 
     The state is read from the database; `job` may be an old instance. Runs one read-only statement, and up to seven
@@ -54,10 +55,11 @@ def why(job: Job | int, database: str | None = None) -> Why:
         job: The job or its id.
         database: Alias of the database of the job. By default the database that `enqueue()` wrote it to, or the one
             that the routers choose.
+        time_text: Returns a time as the sentence shows it. By default times are in UTC.
 
     Example:
         >>> stats.why(job).sentence
-        'An operator has paused the queue mail: 12,000 mails with a wrong link (by anna, since 2026-11-22 17:40 UTC).'
+        'An operator has paused the queue mail: a wrong link in 12,000 mails (by anna, since 2026-11-22 17:40:00 UTC).'
     """
     job_id = job if isinstance(job, int) else job.pk
     if job_id is None:
@@ -67,7 +69,8 @@ def why(job: Job | int, database: str | None = None) -> Why:
     if not rows:
         sentence = "The job has no row: its transaction has not committed, or its row was removed."
         return Why(job_id=job_id, reason=Reason.GONE, sentence=sentence)
-    explained = ExplainedJob(connection, SimpleNamespace(**dict(zip(COLUMNS, rows[0], strict=True))))
+    row = SimpleNamespace(**dict(zip(COLUMNS, rows[0], strict=True)))
+    explained = ExplainedJob(connection, row, time_text or utc_text)
     return _why(explained.row, next(found for explain in EXPLAINERS if (found := explain(explained))))
 
 
@@ -81,11 +84,11 @@ def _why(row: Any, found: FoundReason) -> Why:
 
 def _of_row(job: ExplainedJob) -> FoundReason | None:
     """Return the reason if the job and its last execution show it. None: the job is due."""
-    row = job.row
+    row, time_text = job.row, job.time_text
     if row.state in FINISHED:
-        return _finished(row)
+        return _finished(job)
     if row.state == State.RUNNING:
-        return _running(row)
+        return _running(job)
     if row.is_expired:
         sentence = f"It did not start by {time_text(row.expires_at)}, when it expired. A worker will cancel it."
         return FoundReason(Reason.EXPIRED, sentence)
@@ -113,8 +116,8 @@ def _of_row(job: ExplainedJob) -> FoundReason | None:
     return None
 
 
-def _finished(row: Any) -> FoundReason:
-    at = time_text(row.finished_at)
+def _finished(job: ExplainedJob) -> FoundReason:
+    row, at = job.row, job.time_text(job.row.finished_at)
     if row.state == State.SUCCEEDED:
         return FoundReason(Reason.FINISHED, f"It succeeded at {at}.", {"finished_at": row.finished_at})
     if row.state == State.CANCELLED:
@@ -125,7 +128,8 @@ def _finished(row: Any) -> FoundReason:
     return FoundReason(Reason.FINISHED, sentence, {"finished_at": row.finished_at, **_last_error(row)})
 
 
-def _running(row: Any) -> FoundReason:
+def _running(job: ExplainedJob) -> FoundReason:
+    row, time_text = job.row, job.time_text
     is_open = row.claimed_at is not None and row.outcome is None
     worker = f"{row.hostname}:{row.pid}" if is_open and row.hostname else ""
     where = f"worker {worker}" if worker else f"worker {row.worker_id}" if is_open else "its worker"
@@ -139,7 +143,9 @@ def _running(row: Any) -> FoundReason:
         sentence = f"It runs on {where}, and it was asked to stop at {time_text(row.cancel_requested_at)}."
         return FoundReason(Reason.CANCELLING, sentence, fields)
     if row.started_at is None:
-        sentence = f"It was claimed by {where} at {time_text(row.claimed_at)} and waits there for a free slot."
+        at = time_text(row.claimed_at)
+        waits = "waits for a free slot or has started since the last heartbeat"  # which records the start
+        sentence = f"It was claimed by {where} at {at}, and {waits}."
         return FoundReason(Reason.PREFETCHED, sentence, fields)
     span = span_text((row.seen_at - row.started_at).total_seconds())
     sentence = f"It has been running on {where} for {span}, since {time_text(row.started_at)}."
@@ -164,11 +170,11 @@ def _of_pauses(job: ExplainedJob) -> FoundReason | None:
     """Return the pause that holds a due job."""
     row, pauses = job.row, job.pauses
     if row.queue_name in pauses.of_queues:
-        return _paused(Reason.QUEUE_PAUSED, f"queue {row.queue_name}", pauses.of_queues[row.queue_name])
+        return _paused(job, Reason.QUEUE_PAUSED, f"queue {row.queue_name}", pauses.of_queues[row.queue_name])
     if row.task_name in pauses.of_tasks:
-        return _paused(Reason.TASK_PAUSED, f"task {in_words(row.task_name)}", pauses.of_tasks[row.task_name])
+        return _paused(job, Reason.TASK_PAUSED, f"task {in_words(row.task_name)}", pauses.of_tasks[row.task_name])
     if row.limit_key is not None and (pause := job.controls.pause_of(row.limit_key)) is not None:
-        return _paused(Reason.LIMIT_PAUSED, f"limit {in_words(pause.name)}", pause)
+        return _paused(job, Reason.LIMIT_PAUSED, f"limit {in_words(pause.name)}", pause)
     return None
 
 
@@ -194,12 +200,12 @@ def _no_worker(connection: Connection) -> str:
     )
 
 
-def _paused(reason: Reason, what: str, pause: PauseStats) -> FoundReason:
-    until = f", until {time_text(pause.until)}" if pause.until else ""
+def _paused(job: ExplainedJob, reason: Reason, what: str, pause: PauseStats) -> FoundReason:
+    until = f", until {job.time_text(pause.until)}" if pause.until else ""
     is_breaker = reason is Reason.LIMIT_PAUSED and pause.by == PAUSED_BY
     who, by = ("A circuit breaker", "") if is_breaker else ("An operator", f"by {pause.by}, " if pause.by else "")
     cause = f": {pause.reason.rstrip('.')}" if pause.reason else ""
-    sentence = f"{who} has paused the {what}{cause} ({by}since {time_text(pause.paused_at)}{until})."
+    sentence = f"{who} has paused the {what}{cause} ({by}since {job.time_text(pause.paused_at)}{until})."
     return FoundReason(reason, sentence, {"pause": pause})
 
 

@@ -55,8 +55,19 @@ class OpenGroup(NamedTuple):
     task_name: str
     worker_id: int
     running: int
+    prefetched: int
     lost: int
     longest_seconds: float
+
+    @property
+    def busy(self) -> int:
+        """How many of them occupy a slot."""
+        return self.running + self.lost
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return self.running + self.prefetched + self.lost
 
 
 def workers(database: str | None = None) -> list[WorkerStats]:
@@ -86,9 +97,10 @@ def read_open_groups(connection: Connection) -> list[OpenGroup]:
 
 def read_workers(connection: Connection, open_groups: Iterable[OpenGroup]) -> list[WorkerStats]:
     """Return the worker processes, with the slots that these executions occupy."""
-    claimed: Counter[int] = Counter()
+    busy, prefetched = Counter[int](), Counter[int]()
     for group in open_groups:
-        claimed[group.worker_id] += group.running + group.lost
+        busy[group.worker_id] += group.busy
+        prefetched[group.worker_id] += group.prefetched
     lease_seconds = get_settings().LEASE
     rows = execute(connection, queries.WORKERS, {"limit": WORKERS_LIMIT})
     found = []
@@ -103,9 +115,8 @@ def read_workers(connection: Connection, open_groups: Iterable[OpenGroup]) -> li
             queues=served.names,
             queue_concurrency=served.concurrency,
             slots_total=concurrency,
-            # A process prefetches only when its slots are full, and records the start of a prefetched job late.
-            slots_busy=min(claimed[worker_id], concurrency),
-            prefetched=max(claimed[worker_id] - concurrency, 0),
+            slots_busy=min(busy[worker_id], concurrency),  # a chunk has many executions in one slot
+            prefetched=prefetched[worker_id],
             started_at=started_at,
             last_heartbeat_at=last_heartbeat_at,
             heartbeat_age_seconds=age_seconds,
@@ -129,11 +140,11 @@ class SlotsOfQueues:
             for worker in workers
             if worker.queue_concurrency
         }
-        self._running: Counter[tuple[int, str | None]] = Counter()
+        self._claimed: Counter[tuple[int, str | None]] = Counter()
         for each in open_groups if self._served else ():
             if each.worker_id in self._served:
                 group = self._served[each.worker_id].group_of(each.queue_name)
-                self._running[each.worker_id, group] += each.running + each.lost
+                self._claimed[each.worker_id, group] += each.total
 
     def of(self, queue_name: str, worker: WorkerStats) -> tuple[int, int]:
         """Return how many slots of a worker are busy for a queue, and how many there are."""
@@ -143,14 +154,14 @@ class SlotsOfQueues:
         if number is None:
             return worker.slots_busy, worker.slots_total
         total = min(number, worker.slots_total)
-        free = min(worker.slots_total - worker.slots_busy, number - self._running[worker.id, group])
+        free = min(worker.slots_total - worker.slots_busy, number - self._claimed[worker.id, group])
         return total - max(0, min(free, total)), total
 
     def occupies(self, each: OpenGroup, queue_name: str) -> bool:
         """Return whether these executions keep jobs of a queue from starting in their worker."""
         served = self._served.get(each.worker_id)
         group = None if served is None else served.group_of(queue_name)
-        if served is None or group is None or self._running[each.worker_id, group] < (served.concurrency[group] or 0):
+        if served is None or group is None or self._claimed[each.worker_id, group] < (served.concurrency[group] or 0):
             return True
         return served.group_of(each.queue_name) == group
 

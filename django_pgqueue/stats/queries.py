@@ -117,9 +117,13 @@ GROUP BY lane.queue_name, lane.priority, ready.task_name
 WINDOW in_lane AS (PARTITION BY lane.queue_name, lane.priority)
 """  # fmt: skip # noqa: S608 -- all parts are literals of this module
 
-# Count the open executions by queue, task and worker: those with a valid lease, and those whose lease is over.
+# Count the open executions by queue, task and worker: those that run, those that are prefetched, and those whose lease
+# is over.
 #
 # Index: pgqueue_job_running, and the primary keys of executions and workers for each entry
+#
+# Workers record the start of a prefetched job with the next heartbeat. So of the executions without a start, the oldest
+# run too, as long as their worker has slots for them.
 OPEN_EXECUTIONS_BY_TASK: Final = """/* pgqueue:open_executions_by_task */
 WITH running AS MATERIALIZED (
     SELECT queue_name, task_name, worker_id, execution_id
@@ -127,21 +131,32 @@ WITH running AS MATERIALIZED (
     WHERE state = 'running' AND worker_id IS NOT NULL
     ORDER BY worker_id, execution_id
     LIMIT %(limit)s + 1
+),
+placed AS (
+    SELECT running.queue_name, running.task_name, running.worker_id,
+           coalesce(opened.started_at, opened.claimed_at) AS since,
+           greatest(opened.lease_expires_at, worker.lease_expires_at)
+               < statement_timestamp() + %(time_shift)s::interval AS is_lost,
+           opened.started_at IS NULL AND coalesce(worker.concurrency, 0) < row_number() OVER (
+               PARTITION BY running.worker_id ORDER BY opened.started_at IS NULL, running.execution_id
+           ) AS is_prefetched
+    FROM running
+    CROSS JOIN LATERAL (
+        SELECT started_at, claimed_at, lease_expires_at
+        FROM pgqueue_execution
+        WHERE id = running.execution_id AND outcome IS NULL
+        LIMIT 1
+    ) AS opened
+    LEFT JOIN LATERAL (
+        SELECT lease_expires_at, concurrency FROM pgqueue_worker WHERE id = running.worker_id LIMIT 1
+    ) AS worker ON true
 )
-SELECT running.queue_name, running.task_name, running.worker_id,
-       count(*) FILTER (WHERE NOT opened.is_lost), count(*) FILTER (WHERE opened.is_lost),
-       date_part('epoch', statement_timestamp() + %(time_shift)s::interval - min(opened.since))
-FROM running
-CROSS JOIN LATERAL (
-    SELECT coalesce(started_at, claimed_at) AS since,
-           greatest(
-               lease_expires_at, (SELECT lease_expires_at FROM pgqueue_worker WHERE id = running.worker_id)
-           ) < statement_timestamp() + %(time_shift)s::interval AS is_lost
-    FROM pgqueue_execution
-    WHERE id = running.execution_id AND outcome IS NULL
-    LIMIT 1
-) AS opened
-GROUP BY running.queue_name, running.task_name, running.worker_id
+SELECT queue_name, task_name, worker_id,
+       count(*) FILTER (WHERE NOT is_lost AND NOT is_prefetched), count(*) FILTER (WHERE NOT is_lost AND is_prefetched),
+       count(*) FILTER (WHERE is_lost),
+       date_part('epoch', statement_timestamp() + %(time_shift)s::interval - min(since))
+FROM placed
+GROUP BY queue_name, task_name, worker_id
 """
 
 # Count the newest dead jobs by queue and task.

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from .answers import Count
 
 
-def time_text(moment: datetime) -> str:
-    """Return a moment to the second."""
+def utc_text(moment: datetime) -> str:
+    """Return a moment to the second, in UTC."""
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

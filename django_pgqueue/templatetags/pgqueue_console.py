@@ -1,8 +1,9 @@
-"""The tag with which the index page of the app shows the main figures. Django renders that page, not this package."""
+"""The tag and the filter for pages that Django renders: the main figures on the index page, and the times of logs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from django.db import DatabaseError, transaction
@@ -34,3 +35,11 @@ def pgqueue_figures(context: Mapping[str, Any]) -> dict[str, Any]:
             return {**found, "tiles": list(tiles(request, stats.overview(alias)))}
     except DatabaseError:
         return found
+
+
+@register.filter
+def pgqueue_moment(at: datetime) -> str:
+    """Return a moment as all pages of the console show it."""
+    from django_pgqueue.admin.formatting import moment
+
+    return moment(at)

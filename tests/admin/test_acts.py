@@ -105,11 +105,13 @@ def ids(make_job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Make the rows that the acts change, and return their ids."""
     declare(monkeypatch)
     about: dict[str, Any] = {"task_name": "app.render", "arguments": {"args": [1], "kwargs": {}}}
+    # One of the admin has its buttons in the form that edits it: see test_schedules.
+    schedule = Schedule.objects.create(name="nightly", origin="code", expression="@daily", next_run_at=LATER, **about)
     return {
         "dead": make_job("dead", **about).pk,
         "later": make_job(run_after=LATER, **about).pk,
         "worker": Worker.objects.create(hostname="h", pid=7, supervisor_pid=6, version="v", concurrency=1).pk,
-        "schedule": Schedule.objects.create(name="nightly", expression="@daily", next_run_at=LATER, **about).pk,
+        "schedule": schedule.pk,
         "batch": JobBatch.objects.create().pk,
     }
 

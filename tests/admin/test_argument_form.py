@@ -33,6 +33,11 @@ def text(message: str = "hi", /, *more: str, ending: str, **others: int) -> None
     """Take text in every way."""
 
 
+@task
+def resize(sizes: tuple[Any, ...] = (100, "é")) -> None:
+    """Take a tuple."""
+
+
 @task(sensitive=["token"])
 def secret(user: str, token: str = "none") -> None:  # noqa: S107 -- a test needs one
     """Take a sensitive argument."""
@@ -174,6 +179,11 @@ def test_form_labels_state_the_types_and_help_states_the_default() -> None:
     assert labels[0] == "flag: bool" and labels[3] == "note: str | None"
     assert fields["argument-note"].help_text.endswith("Leave it empty for the default: None.")
     assert [field.label for field in form_of(typed.collect).fields.values()][1] == "*days: date"
+
+
+def test_form_shows_a_default_as_it_would_be_written() -> None:
+    help_text = form_of(resize).fields["argument-sizes"].help_text
+    assert help_text.endswith('Leave it empty for the default: [100, "é"].')
 
 
 def test_form_never_shows_a_sensitive_value() -> None:

@@ -88,6 +88,15 @@ def test_list_search_finds_number_and_description(viewer: Client) -> None:
     assert listed(viewer, "?q=99999999999999999999") == []
 
 
+def test_list_search_of_descriptions_says_which_were_searched(viewer: Client) -> None:
+    batch = Batch(description="import 17").open()
+    for query, is_exact in ((f"?q={batch.id}", True), ("?q=import", False), ("?q=none", False), ("", True)):
+        text = viewer.get(f"{BATCHES}{query}").content.decode()
+        assert (">exact<" in text) is is_exact, query
+        assert ("among the descriptions of the newest 100,000 batches" in text) is not is_exact, query
+    assert "No such batch among" in viewer.get(f"{BATCHES}?q=none").content.decode()
+
+
 def test_list_of_nested_batches_leaves_out_others(viewer: Client) -> None:
     parent = Batch().open()
     child = Batch(parent=parent).open()

@@ -214,6 +214,13 @@ def test_audit_shows_only_times_as_dates() -> None:
     assert shown == {"Queue": "20261122", "Since": full_date(datetime(2026, 11, 22, 8, tzinfo=UTC))}
 
 
+def test_audit_shows_the_end_of_an_override_as_a_date(settings: Any) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    chosen = {"before": {"rate": "20261122"}, "after": {"rate": "9/m", "until": "2026-11-22T20:00+00:00"}}
+    shown = dict(bulk_acts.described(HttpRequest(), chosen))
+    assert shown == {"Before": "rate 20261122", "After": "rate 9/m, until 2026-11-23 05:00:00"}
+
+
 def test_audit_continues_on_older_pages(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "SHOWN", 2)
     assert "No operator has changed a job" in text_of(operator, f"{JOBS}bulk_acts/")

@@ -16,7 +16,7 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import chain, history, middleware
+from django_pgqueue import chain, control, history, middleware
 from django_pgqueue.backend.compat import task_enqueued
 from django_pgqueue.ground.envelope import ERASED, seal
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
@@ -278,6 +278,15 @@ def test_edit_shows_stored_arguments_that_no_longer_fit(editor: Client, make_job
     assert "The task does not take these arguments of the job" in page and '"currency": "EUR"' in page
     send(editor, job)
     assert new_job(job).arguments == {"args": [1, 2], "kwargs": {}}
+
+
+def test_edit_says_what_is_paused(editor: Client, make_job: JobMaker) -> None:
+    job = make_job("dead", task_name=tasks.add.name, queue_name="mail")
+    assert "before this is resumed" not in editor.get(f"{JOBS}{job.pk}/edit/").content.decode()
+    control.pause("mail", reason="the bank is down", by="ada")
+    page = editor.get(f"{JOBS}{job.pk}/edit/").content.decode()
+    assert "The job does not start before this is resumed: queue mail, paused by ada: the bank is down." in page
+    assert "does not start before this is resumed" in send(editor, job, a="5")
 
 
 # ------------------------------------------------------------------ unique keys and middleware

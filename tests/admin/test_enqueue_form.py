@@ -14,8 +14,10 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from django_pgqueue import control
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
 from django_pgqueue.tasks import registry
+from tests.admin.limits import declare
 from tests.admin.test_edit_and_retry import fields_in
 from tests.admin.test_stale_pages import post_at_once
 from tests.app import tasks
@@ -56,6 +58,41 @@ def test_enqueue_without_options_uses_those_of_the_task(sender: Client) -> None:
     job = Job.objects.get()
     assert (job.queue_name, job.priority) == (tasks.add.queue_name, tasks.add.priority)
     assert job.run_after <= timezone.now()
+
+
+@pytest.mark.parametrize(
+    ("paused", "fields", "is_on_form"),
+    [
+        ({"queue_name": tasks.add.queue_name}, {}, True),
+        ({"task": tasks.add}, {}, True),
+        ({"queue_name": "mail"}, {"queue_name": "mail"}, False),
+        ({"queue_name": "mail"}, {}, None),
+    ],
+)
+def test_enqueue_says_what_is_paused(
+    sender: Client, paused: dict[str, Any], fields: dict[str, str], is_on_form: bool | None
+) -> None:
+    control.pause(**paused, reason="the bank is down", by="ada")
+    text = "does not start before this is resumed"
+    form = unescape(sender.get(ADD).content.decode())
+    assert ("The job " + text in form and "by ada: the bank is down" in form) is (is_on_form is True)
+    page = send(sender, argument__a="5", **fields)
+    assert (f"Job #{Job.objects.get().pk} {text}" in page) is (is_on_form is not None)
+
+
+def test_enqueue_says_which_limit_is_paused(sender: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = f"/admin/pgqueue/job/enqueue/{declare(monkeypatch)['render'].name}/"
+    control.pause(limit_key="render:5")
+    assert "before this is resumed" not in sender.get(path).content.decode()
+    assert "before this is resumed" not in send(sender, path, argument__a="6")
+    assert "before this is resumed: limit render" in send(sender, path, argument__a="5")
+    control.pause(limit_key="render")
+    assert "before this is resumed: limit render" in sender.get(path).content.decode()
+
+
+def test_enqueue_with_errors_says_that_the_typed_queue_is_paused(sender: Client) -> None:
+    control.pause("mail")
+    assert "before this is resumed: queue mail, paused" in send(sender, queue_name="mail")
 
 
 @pytest.mark.parametrize(

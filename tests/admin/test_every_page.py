@@ -1,7 +1,7 @@
-"""Every page of the console to which links lead: each link answers, and numbers for machines have no separators.
+"""Every page of the console to which links lead: each link answers, and numbers and times have the right form.
 
 With USE_THOUSAND_SEPARATOR, templates write 1234567 as 1,234,567 or 1.234.567. That is right in text and wrong in the
-value of a form, in a URL and in a shape.
+value of a form, in a URL and in a shape. Times for people have one form, and are in the current time zone.
 """
 
 from __future__ import annotations
@@ -9,18 +9,22 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from html import unescape
 from html.parser import HTMLParser
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import pytest
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client, override_settings
 from django.urls import resolve
+from django.utils import timezone
 
-from django_pgqueue.models import AuditEntry, Job
+from django_pgqueue import control
+from django_pgqueue.models import AuditEntry, ExecutionLog, Job, WorkerRequest
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.definition import TaskDefinition
 from tests import helpers
@@ -229,3 +233,93 @@ def test_bulk_act_is_stopped_with_separators(anna: Client, language: str) -> Non
         press(anna, f"{CONSOLE}job/bulk_act/?id={act.pk}", "id")
     act.refresh_from_db()
     assert act.next_batch_at is None
+
+
+# ---------------------------------------------------------------------------- times
+
+ZONE, OFFSET = "Asia/Kathmandu", timedelta(hours=5, minutes=45)
+"""A time zone with an offset that no distance between two times of a page is likely to equal."""
+TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+OF_SCHEDULE = re.compile(rf"{TIME.pattern}\s+[+-]\d\d:\d\d|\bAt \d\d:\d\d")
+"""A time in the zone of a schedule, which has its offset beside it, and an expression in words."""
+OTHER_FORMS = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d|\b\d\d?:\d\d\b|\b[ap]\.m\.|\bnoon\b|\bmidnight\b"
+    r"|\b(Jan|Feb|March|April|May|June|July|Aug|Sept|Oct|Nov|Dec)[a-z]*\.? \d"
+)
+
+
+class Words(HTMLParser):
+    """Collects what people read in a page: the text, tooltips and labels."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self._words: list[str] = []
+        self._inside = ""
+        self.feed(page)
+        self.text = "\n".join(self._words)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._inside = tag
+        self._words += [value or "" for name, value in attrs if name in FOR_PEOPLE]
+
+    def handle_data(self, data: str) -> None:
+        if self._inside not in ("script", "style"):
+            self._words.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+
+@pytest.fixture
+def with_times(anna: Client) -> list[str]:
+    """Add the kinds of times that the night of the shop lacks, and return the URLs of the pages that show them."""
+    tomorrow = timezone.now() + timedelta(days=1)
+    control.override_limit("payments", rate="50/m", until=tomorrow, by="ben")
+    control.pause("imports", until=tomorrow, by="ben")
+    dead = Job.objects.filter(state="dead", queue_name="mail").earliest("pk")
+    LogEntry.objects.log_actions(User.objects.get().pk, [dead], CHANGE, "Retry.")
+    line = [timezone.now().timestamp(), "INFO", "shop", "sent"]
+    ExecutionLog.objects.create(execution=dead.executions.get(), first_lines=[line], last_lines=[], cut_lines=0)
+    worker_id = Job.objects.get(state="running", queue_name="webhooks").executions.get().worker_id
+    WorkerRequest.objects.create(worker_id=worker_id, kind="stack", requested_at=timezone.now() - timedelta(hours=1))
+    ready = Job.objects.filter(state="ready")
+    jobs = [
+        dead,
+        *(ready.filter(queue_name=name).earliest("pk") for name in ("mail", "webhooks", "reports", "imports")),
+        *(ready.filter(limit_key=key).earliest("pk") for key in ("catalogue:supplier:9", "carriers:ups")),
+        ready.filter(attempt=2).earliest("pk"),
+        Job.objects.get(state="cancelled", in_graph=True),
+    ]
+    changes = [f"{CONSOLE}job/{job.pk}/change/" for job in jobs]
+    others = (f"job/{dead.pk}/history/", f"worker/{worker_id}/change/", "job/overview/", "job/bulk_acts/", "pause/")
+    return [*changes, *(CONSOLE + each for each in others)]
+
+
+def words_of(client: Client, url: str, zone: str) -> str:
+    """Return what people read in a page in this time zone, without the times in the zones of schedules."""
+    with timezone.override(zone):
+        response = client.get(url)
+    is_page = "html" in response.headers["Content-Type"]
+    return OF_SCHEDULE.sub("", Words(response.content.decode()).text) if is_page else ""
+
+
+def wrong_times(client: Client, url: str) -> list[str]:
+    """Return the times of a page that have another form, or that do not follow the time zone."""
+    here, there = words_of(client, url, "UTC"), words_of(client, url, ZONE)
+    before, after = (list(map(datetime.fromisoformat, TIME.findall(text))) for text in (here, there))
+    shifts = zip(before, after, strict=False)
+    return [
+        *(f"{url}: {found[0]}" for found in OTHER_FORMS.finditer(TIME.sub(" ", there))),
+        *(f"{url}: {at}" for at, later in shifts if abs(later - at - OFFSET) > timedelta(minutes=2)),
+        *([f"{url}: {len(before)} times, and {len(after)}"] if len(before) != len(after) else []),
+    ]
+
+
+@pytest.mark.timeout(600)
+def test_every_page_has_times_in_one_form_and_zone(anna: Client, with_times: list[str]) -> None:
+    urls = [*with_times, *pages(list(crawl(anna, names_of)))]
+    # A minute can end between two reads, which moves the bars of charts.
+    found = [wrong_times(anna, url) and wrong_times(anna, url) for url in urls]
+    assert [each for each in found if each] == []
+    shown = {url: words_of(anna, url, "UTC") for url in with_times}
+    assert [url for url, words in shown.items() if not TIME.search(words) or "Times in UTC" not in words] == []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.apps import apps
@@ -101,6 +102,14 @@ def test_page_hides_the_error_without_permission(client_of: Callable[..., Client
         add_execution(job, error="hunter2", traceback='File "x", line 1\nhunter2', exception_class="shop.Declined")
         page = page_of(client, job.pk)
         assert "hunter2" not in page and "shop.Declined" in page
+
+
+def test_reason_has_times_of_the_page_and_not_of_utc(operator: Client, make_job: JobMaker, settings: Any) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    job = make_job(run_after=datetime(2100, 7, 1, 20, tzinfo=UTC))
+    page = page_of(operator, job.pk)
+    assert reason_of(page).startswith(">It is scheduled: it is due at 2100-07-02 05:00:00.")
+    assert "UTC" not in page and "Times in Asia/Tokyo<" in page
 
 
 def test_reason_names_and_links_the_pause(operator: Client, make_job: JobMaker) -> None:

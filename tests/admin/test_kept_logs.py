@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -52,6 +53,13 @@ def test_job_page_shows_cut_and_marks_warnings(operator: Client, make_job: JobMa
     early, note, late = page.index("early"), page.index("7 lines were not kept"), page.index("late</span>")
     assert early < note < late
     assert page[:early].rpartition("<span")[2].startswith(' class="pgqueue-error"')
+
+
+def test_job_page_shows_times_of_lines_to_the_millisecond(operator: Client, make_job: JobMaker, settings: Any) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    job = make_job("dead")
+    add_log(job, '[[1792324800.0625, "INFO", "a", "early"]]')
+    assert "<span>2026-10-18 21:00:00.062 INFO a: early</span>" in page_of(operator, job)
 
 
 @pytest.mark.parametrize("stored", ["{}", '"x"', "[[1]]", '[["x", 1, 2, 3]]', "[" * 5_000 + "]" * 5_000])

@@ -28,8 +28,19 @@ def test_ticks_across_change_of_clock_say_so():
     assert [tick["local"][4:] for tick in ticks] == [f"2026-10-{day} 09:00:00" for day in range(24, 29)]
     assert [tick["offset"] for tick in ticks] == ["+02:00 CEST", *["+01:00 CET"] * 4]
     assert [tick["note"] for tick in ticks] == ["", "clocks go back by 1 h before it", "", "", ""]
-    assert "Sun 2026-10-25 08:00:00" in ticks[1]["utc"]
+    assert [tick["local"][:3] for tick in ticks] == ["Sat", "Sun", "Mon", "Tue", "Wed"]
+    assert "2026-10-25 08:00:00" in ticks[1]["here"]
     assert ticks[0]["distance"] == "in 5 min"
+
+
+def test_ticks_are_in_the_time_zones_of_schedule_and_page(client_of, db, settings):
+    settings.TIME_ZONE = "Asia/Tokyo"
+    schedule = make(expression="0 9 * * *", time_zone="Europe/Paris")
+    Schedule.objects.update(next_run_at=datetime(2100, 7, 1, 7, tzinfo=UTC))
+    text = page(client_of("view_schedule"), f"{SCHEDULES}{schedule.pk}/change/")
+    assert "In Asia/Tokyo</th>" in text
+    assert 'Thu 2100-07-01 09:00:00 <span class="pgqueue-quiet">+02:00 CEST' in text
+    assert "2100-07-01 16:00:00 Asia/Tokyo (" in text and ">2100-07-01 16:00:00</time>" in text
 
 
 def test_ticks_in_skipped_hour_come_after_the_gap():
@@ -60,11 +71,11 @@ def test_page_previews_runs_and_says_what_buttons_leave_out(client_of, db):
     planner, schedule = client_of(*ALL, "view_job", "view_arguments"), make(expression="0 9 * * *", jitter_seconds=30.0)
     text = page(planner, f"{SCHEDULES}{schedule.pk}/change/")
     assert "Next runs" in text and text.count(" 09:00:00") >= 8 and "up to 30.0 s later" in text
-    assert "They do not save changes in the form below" in text
+    assert "If the form has changes that are not saved, they do nothing" in text
     planner.post(f"{SCHEDULES}{schedule.pk}/pause/")
     assert "if the schedule were not paused" in page(planner, f"{SCHEDULES}{schedule.pk}/change/")
     of_code = make("of code", origin="code")
-    assert "They do not save" not in page(planner, f"{SCHEDULES}{of_code.pk}/change/")
+    assert "changes that are not saved" not in page(planner, f"{SCHEDULES}{of_code.pk}/change/")
 
 
 @pytest.mark.parametrize("may_view", [True, False])

@@ -19,7 +19,7 @@ from django.utils import timezone
 from django_pgqueue import control
 from django_pgqueue.db import statements
 from django_pgqueue.lifecycle import rollups
-from django_pgqueue.models import Worker
+from django_pgqueue.models import Execution, Worker
 from django_pgqueue.worker.completion.attempt_counter import Tally
 from tests import helpers
 
@@ -89,6 +89,14 @@ def test_tiles_count_the_jobs_in_each_state(operator: Client, make_job: JobMaker
     assert tiles_of(operator)["suspended"] == "1 scheduled or retrying"
 
 
+def test_tile_of_running_jobs_names_those_that_wait_for_a_slot(operator: Client, make_job: JobMaker) -> None:
+    for _ in range(3):
+        make_job("running")
+    Execution.objects.update(started_at=None)
+    Worker.objects.create(pk=1, hostname="vm", pid=7, version="1", concurrency=1)
+    assert tiles_of(operator)["running"] == "1 2 claimed, waiting for a slot"
+
+
 def test_every_link_of_the_page_leads_to_a_page(operator: Client, make_job: JobMaker) -> None:
     for state in ("ready", "dead", "running"):
         make_job(state)
@@ -118,6 +126,20 @@ def test_charts_failures_and_slow_tasks_come_from_the_counts(operator: Client, d
     assert "Failures of the past 7 days" in text_of(operator, f"{PAGE}?span=week")
     assert text_of(operator, f"{PAGE}?span=%27").count('aria-current="true"') == 1
     assert "?url=1&amp;span=day" in text_of(operator, f"{PAGE}?url=1")
+
+
+def test_charts_of_waits_and_run_times_show_two_percentiles(operator: Client, db: None) -> None:
+    count(300, runs=[1.0] * 9 + [60.0], succeeded=10)
+    text = text_of(operator, f"{PAGE}?figures=1")
+    for title in ("Wait before the start", "Run time"):
+        [summary] = re.findall(rf'aria-label="({title}, [^"]*)"', text)
+        assert "p50 at most" in summary and "p95 at most" in summary, title
+    [headings] = re.findall(r"Failed per minute</th>(.*?)</tr>", text)
+    names = re.findall(r'<th scope="col">([^<]*)</th>', headings)
+    assert names == ["Wait p50", "Wait p95", "Run time p50", "Run time p95"]
+    [cells] = re.findall(r"<tr><th scope=\"row\">\d\d:\d\d</th>(.*?)</tr>", text)
+    values = re.findall(r"<td>([^<]*)</td>", cells)
+    assert len(values) == 7 and values[5] != values[6]
 
 
 def test_new_version_of_the_workers_is_marked(operator: Client, db: None) -> None:

@@ -17,7 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_pgqueue import control
-from django_pgqueue.models import AuditEntry, Job, Pause, Worker
+from django_pgqueue.models import AuditEntry, Execution, Job, Pause, Worker
 from tests.admin.test_databases import browser as browser
 from tests.admin.test_databases import second as second
 
@@ -71,6 +71,17 @@ def test_rows_count_jobs_and_name_workers(operator: Client, make_job: JobMaker) 
     assert re.search(r"\d+ d", cells["oldest due"])
     assert "web-1:77: 0 / 4 slots busy" in row_of(text, "mail")
     assert "no worker" in row_of(text, "images") and "no worker" not in row_of(text, "mail")
+
+
+def test_prefetched_jobs_stand_below_the_running_ones(operator: Client, make_job: JobMaker) -> None:
+    for _ in range(2):
+        make_job("running", queue_name="mail")
+    Execution.objects.update(started_at=None)
+    Worker.objects.create(pk=1, hostname="web-1", pid=77, version="v9", concurrency=1)
+    row = row_of(text_of(operator), "mail")
+    cell = row.partition('data-label="running"><a ')[2].partition("</td>")[0]
+    assert re.search(r'>1</a><div class="pgqueue-quiet">1 claimed, waiting for a slot</div>$', cell)
+    assert "draining: 2 still running" in row_of(posted(operator, "pause", "mail"), "mail")
 
 
 def test_counts_link_to_the_jobs_in_that_state(operator: Client, make_job: JobMaker) -> None:

@@ -16,6 +16,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from django_pgqueue import control
 from django_pgqueue.lifecycle import schedules as lifecycle_schedules
 from django_pgqueue.lifecycle import ticks
 from django_pgqueue.models import Job, Schedule, ScheduleRun
@@ -254,15 +255,92 @@ def test_delete_schedule_removes_its_runs_and_keeps_its_jobs(planner: Client, db
 # ------------------------------------------------------------------ operations
 
 
+def buttons(client: Client, url: str) -> list[str]:
+    """Return the operations that the page of a schedule offers, in its form if it has one."""
+    text = page(client, f"{url}change/")
+    return re.findall(f'action="{url}([a-z]+)/"', text) or re.findall('name="operation" value="([a-z]+)"', text)
+
+
+SAVED = GIVEN | {"expression": "30 9 * * 1-5"}
+"""The form of the schedule that `GIVEN` makes, as its page shows it."""
+
+
+@pytest.mark.parametrize(
+    ("edit", "shown"),
+    [
+        ({"args": "[5]"}, "[5]"),
+        ({"expression": "whenever"}, 'value="whenever"'),
+        ({"queue_name": "mail"}, 'value="mail"'),
+        ({"enabled": ""}, 'name="enabled"'),
+    ],
+)
+@pytest.mark.parametrize("operation", ["run", "pause"])
+def test_button_beside_unsaved_changes_keeps_them(
+    planner: Client, db: None, operation: str, edit: dict[str, str], shown: str
+) -> None:
+    planner.post(f"{SCHEDULES}add/", GIVEN)
+    schedule = Schedule.objects.get()
+    url = f"{SCHEDULES}{schedule.pk}/change/"
+    answer = planner.post(url, {**SAVED, **edit, "operation": operation})
+    text = answer.content.decode()
+    assert "the form has changes that are not saved" in text and shown in text
+    assert errors(answer)["__all__"] == ["This form differs from the schedule as it is saved."]
+    assert not Job.objects.exists() and Schedule.objects.get().enabled
+    assert Schedule.objects.get().revision == schedule.revision
+    given = {**SAVED, **edit, **shown_in(text)}
+    if edit.get("expression") != "whenever":
+        assert planner.post(url, given).status_code == 302
+
+
+def shown_in(text: str) -> dict[str, str]:
+    return {"shown_schedule": text.split('name="shown_schedule" value="')[1].split('"')[0]}
+
+
+def test_button_in_an_unchanged_form_acts(planner: Client, db: None) -> None:
+    planner.post(f"{SCHEDULES}add/", GIVEN)
+    url = f"{SCHEDULES}{Schedule.objects.get().pk}/change/"
+    text = planner.post(url, {**SAVED, "operation": "run"}, follow=True).content.decode()
+    job = Job.objects.get()
+    assert "1 job is enqueued." in text and f"Job #{job.pk}</a>" in text
+    planner.post(url, {**SAVED, "operation": "pause"})
+    assert not Schedule.objects.get().enabled
+
+
+def test_button_in_the_form_needs_its_permission(client_of: Callable[..., Client], db: None) -> None:
+    schedule = make()
+    editor = client_of("view_schedule", "change_schedule", "view_arguments")
+    url = f"{SCHEDULES}{schedule.pk}/"
+    assert buttons(editor, url) == []
+    assert editor.post(f"{url}change/", {**GIVEN, "operation": "run"}).status_code == 403
+    assert not Job.objects.exists()
+
+
+def test_form_with_errors_overwrites_no_change_of_others(planner: Client, db: None) -> None:
+    planner.post(f"{SCHEDULES}add/", GIVEN)
+    url = f"{SCHEDULES}{Schedule.objects.get().pk}/change/"
+    first = shown_by(planner, url)
+    planner.post(url, {**SAVED, "jitter_seconds": "7"})
+    text = planner.post(url, {**SAVED, **first, "expression": "whenever"}).content.decode()
+    assert shown_in(text)["shown_schedule"] == first["shown_schedule"][0]
+    answer = planner.post(url, {**SAVED, **shown_in(text)}, follow=True)
+    assert "or has changed it. Try again." in answer.content.decode()
+    assert Schedule.objects.get().jitter_seconds == 7
+
+
+def test_run_now_says_what_is_paused(planner: Client, db: None) -> None:
+    control.pause("default", by="ada")
+    text = planner.post(f"{SCHEDULES}{make().pk}/run/", follow=True).content.decode()
+    assert f"Job #{Job.objects.get().pk} does not start before this is resumed: queue default, paused by ada." in text
+
+
 def test_buttons_run_pause_and_resume_change_and_log(planner: Client, db: None) -> None:
     schedule = make(due_in=-3600.0)
     url = f"{SCHEDULES}{schedule.pk}/"
-    text = page(planner, f"{url}change/")
-    assert [name for name in ("run", "pause", "resume") if f'action="{url}{name}/"' in text] == ["run", "pause"]
+    assert buttons(planner, url) == ["run", "pause"]
     assert "1 job is enqueued" in planner.post(f"{url}run/", follow=True).content.decode()
     assert Job.objects.get().task_name == helpers.NOOP
     planner.post(f"{url}pause/")
-    assert f'action="{url}resume/"' in page(planner, f"{url}change/")
+    assert buttons(planner, url) == ["run", "resume"]
     assert "Nothing was changed" in planner.post(f"{url}pause/", follow=True).content.decode()
     planner.post(f"{url}resume/")
     schedule.refresh_from_db()

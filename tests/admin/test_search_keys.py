@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from html import unescape
 from typing import Any
 
@@ -12,13 +14,14 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from django_pgqueue.admin import search_keys
 from django_pgqueue.lifecycle import search_keys as lifecycle_search_keys
 from django_pgqueue.models import Job
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
-from tests.admin.conftest import JobMaker
+from tests.admin.conftest import JobMaker, add_execution
 from tests.admin.test_lists import plans
 from tests.app import tasks
 
@@ -34,14 +37,15 @@ def bill(monkeypatch: pytest.MonkeyPatch) -> Task[..., Any]:
     return made
 
 
-def found(client: Client, term: str, url: str = JOBS) -> list[int]:
+def found(client: Client, term: str, url: str = JOBS, **filters: str) -> list[int]:
     """Return the ids of the jobs in the list."""
-    return [int(number) for number in SELECTED.findall(client.get(url, {"q": term}).content.decode())]
+    return [job.pk for job in client.get(url, {"q": term, **filters}).context["cl"].result_list]
 
 
-def messages_of(client: Client, term: str) -> str:
-    response = client.get(JOBS, {"q": term})
-    return " ".join(map(str, response.context["messages"]))
+def notes_of(client: Client, term: str, url: str = JOBS, **filters: str) -> str:
+    """Return the line below the list, and the sentence that stands instead of an empty list."""
+    text = client.get(url, {"q": term, **filters}).content.decode()
+    return unescape(" ".join(re.findall(r'<p class="pgqueue-(?:bounded|empty)">(.*?)</p>', text)))
 
 
 def test_search_finds_jobs_by_key_in_both_lists(operator: Client, bill: Any, make_job: JobMaker) -> None:
@@ -75,20 +79,258 @@ def test_search_of_task_name_with_colon_finds_its_jobs(operator: Client, bill: A
 
 def test_search_more_jobs_than_the_limit_says_so(operator: Client, bill: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = bill.enqueue_many([(1,)] * 3)
-    assert messages_of(operator, "a:1") == ""
+    assert notes_of(operator, "a:1") == "exact · newest first"
     monkeypatch.setattr(search_keys, "FOUND_LIMIT", 2)
     assert found(operator, "a:1") == [ids[2], ids[1]]
-    assert "Only the newest 2 jobs" in messages_of(operator, "a:1")
+    for term in ("a:1", "1"):
+        assert found(operator, term)[:2] == [ids[2], ids[1]]
+        assert "among the newest 2 jobs with this value" in notes_of(operator, term), term
+        assert "exact" not in notes_of(operator, term)
 
 
-def test_search_by_key_needs_permission(client_of: Callable[..., Client], bill: Any) -> None:
-    bill.enqueue(4711)
-    client = client_of("view_job")
-    assert found(client, "a:4711") == []
-    assert "view arguments and results of jobs" in messages_of(client, "a:4711")
+def test_search_counts_jobs_and_not_keys(operator: Client, bill: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = bill.enqueue_many([("red", "red")] * 2)
+    monkeypatch.setattr(search_keys, "FOUND_LIMIT", 2)
+    assert found(operator, "red") == ids[::-1]
+    assert "among the newest" not in notes_of(operator, "red")
+
+
+def test_search_shows_no_trace_of_hidden_jobs(
+    operator: Client, bill: Any, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hidden jobs are newer than the visible one: they neither take its place nor count."""
+    hiding: Task[..., Any] = Task(func=tasks.add.func, name="shop.hide", aliases=("shop.old",), sensitive={"a"})
+    monkeypatch.setitem(registry._tasks, hiding.name, hiding)
+    visible = bill.enqueue("red")
+    before = notes_of(operator, "a:red"), notes_of(operator, "red")
+    monkeypatch.setattr(search_keys, "FOUND_LIMIT", 1)
+    for name in ("shop.hide", "shop.old"):
+        lifecycle_search_keys.add_search_keys(connection, {make_job(task_name=name).pk: {"a": "red"}})
+    assert found(operator, "a:red") == found(operator, "red") == [visible.pk]
+    assert (notes_of(operator, "a:red"), notes_of(operator, "red")) == before
+
+
+def test_search_meets_every_filter_of_the_list(operator: Client, bill: Any, make_job: JobMaker) -> None:
+    """An act on "all jobs that the list shows" would take the others too."""
+    now = timezone.now()
+    old, other_error, new = (
+        make_job("dead", task_name=bill.name, queue_name=queue, enqueued_at=now - timedelta(days=4))
+        for queue in ("mail", "mail", "default")
+    )
+    Job.objects.filter(pk=old.pk).update(finished_at=now - timedelta(days=3))
+    for job, name in ((old, "shop.Timeout"), (other_error, "shop.Refused"), (new, "shop.Timeout")):
+        add_execution(job, exception_class=name)
+    lifecycle_search_keys.add_search_keys(connection, {job.pk: {"a": "red"} for job in (old, other_error, new)})
+    for term in ("a:red", "red"):
+        assert found(operator, term, DEAD, since="day", error="shop.Timeout") == [new.pk]
+        assert found(operator, term, DEAD, until="day") == [old.pk]
+        assert found(operator, term, DEAD, error="shop.Timeout") == [new.pk, old.pk]
+        assert found(operator, term, DEAD, error="shop.Timeout", queue="mail") == [old.pk]
+    running, succeeded = make_job("running"), make_job("succeeded")
+    assert found(operator, str(succeeded.pk), state="running") == []
+    assert found(operator, str(running.pk), state="running") == [running.pk]
+
+
+def test_text_that_is_no_value_lists_no_job_of_the_chosen_task(operator: Client, bill: Any, make_job: JobMaker) -> None:
+    """*Select all* would take every job of the task."""
+    job, other = bill.enqueue(1), make_job(task_name="shop.send")
+    assert found(operator, "acme-7", task=bill.name) == []
+    assert "not a value of a, b" in notes_of(operator, "acme-7", task=bill.name)
+    assert found(operator, "shop.send", task=bill.name) == []
+    assert found(operator, bill.name, task=bill.name) == [job.pk]
+    assert found(operator, "shop.send", task="") == [other.pk]
+    assert found(operator, "acme-7", task="") == []
+    given = {"action": "cancel_selected", "select_across": "1", "_selected_action": [str(job.pk)]}
+    answer = operator.post(f"{JOBS}?q=acme-7&task={bill.name}", given, follow=True)
+    assert "the list is empty now" in answer.content.decode()
+
+
+def test_search_without_a_match_names_the_filters(operator: Client, bill: Any) -> None:
+    bill.enqueue("red")
+    note = notes_of(operator, "red", state="dead", queue="mail")
+    assert note.startswith(
+        "No job was found with these filters (state dead, queue mail): the jobs with this value of a, "
+    )
+    assert "b do not meet the filters" in note
+    assert "with these filters (dead letters only): the jobs with" in notes_of(operator, "red", DEAD)
+    assert "meets the filters (state dead)" in notes_of(operator, "a:red", state="dead")
+
+
+# ------------------------------------------------------------------ a value without a name
+
+
+def test_search_by_value_looks_under_every_declared_key(operator: Client, bill: Any, make_job: JobMaker) -> None:
+    first, second, both = bill.enqueue("red"), bill.enqueue(1, b="red"), bill.enqueue("red", b="red")
+    dead = make_job("dead", task_name=bill.name)
+    undeclared = make_job()
+    keys = {dead.pk: {"a": "red"}, undeclared.pk: {"elsewhere": "red"}}
+    lifecycle_search_keys.add_search_keys(connection, keys)
+    assert found(operator, "red") == [dead.pk, both.pk, second.pk, first.pk]
+    assert found(operator, "red", DEAD) == [dead.pk]
+    assert re.match(r"with this value of a, b\b.* · newest first", notes_of(operator, "red"))
+    assert found(operator, "re") == found(operator, "blue") == []
+    assert re.search(r"No job was found: not a value of a, b\b", notes_of(operator, "blue"))
+    assert found(operator, "elsewhere:red") == [undeclared.pk], "a key of a task that this process does not know"
+
+
+def test_search_by_number_finds_job_and_value(operator: Client, bill: Any, make_job: JobMaker) -> None:
+    numbered = make_job()
+    with_value = bill.enqueue(numbered.pk)
+    others = bill.enqueue_many([(numbered.pk,)] * 2)
+    assert found(operator, str(numbered.pk)) == [numbered.pk, *others[::-1], with_value.pk]
+    first = "first the job with this number, then those with this value of a, b"
+    assert notes_of(operator, str(numbered.pk)).startswith(first)
+    assert notes_of(operator, str(with_value.pk)).startswith("the job with this number: no other has it as a value of")
+    assert "with this value of a, b" in notes_of(operator, str(numbered.pk), state="ready")
+    assert "neither the number of a job in this list nor a value of a, b" in notes_of(operator, "9" * 18)
+    assert found(operator, f"#{numbered.pk}") == [numbered.pk]
+    assert notes_of(operator, f"#{numbered.pk}") == "exact · newest first"
+    long = bill.enqueue("9" * 30)
+    assert found(operator, "9" * 30) == [long.pk]
+
+
+def test_search_by_value_with_colon_or_of_a_task_finds_jobs(operator: Client, bill: Any, make_job: JobMaker) -> None:
+    with_colon, of_task = bill.enqueue("urn:7"), make_job(task_name="shop.send")
+    assert found(operator, "urn:7") == [with_colon.pk]
+    assert found(operator, "shop.send") == [of_task.pk]
+    assert found(operator, bill.name) == [with_colon.pk]
+    assert notes_of(operator, bill.name) == "exact · newest first"
+
+
+def test_search_by_value_without_declared_keys_says_so(
+    operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    monkeypatch.setattr(registry, "_tasks", {})
+    assert "no task of this process declares one" in notes_of(operator, "red")
+    assert found(operator, str(job.pk)) == [job.pk]
+    assert notes_of(operator, str(job.pk)) == "exact · newest first"
+
+
+def test_search_by_value_reads_a_limited_number_of_keys(
+    operator: Client, bill: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = bill.enqueue("red")
+    monkeypatch.setattr(search_keys, "NAMES_LIMIT", 1)
+    monkeypatch.setattr(registry, "_tasks", {bill.name: bill})
+    assert found(operator, "red") == [job.pk]
+    assert notes_of(operator, "red").startswith("with this value of a; further search keys were not searched")
+    bill.enqueue(1, b="blue")
+    assert found(operator, "blue") == []
+
+
+def test_search_by_value_sends_one_statement_for_all_keys(operator: Client, bill: Any) -> None:
+    bill.enqueue("red")
     with CaptureQueriesContext(connection) as queries:
-        client.get(JOBS, {"q": "a:4711"})
-    assert not any("4711" in query["sql"] for query in queries)
+        operator.get(JOBS, {"q": "red"})
+    assert sum("pgqueue_search_key" in query["sql"] for query in queries) == 1
+    with CaptureQueriesContext(connection) as others:
+        operator.get(JOBS, {"q": bill.name})
+    assert len(queries) <= len(others) + 1
+
+
+# ------------------------------------------------------------------ without the permission to view arguments
+
+
+def test_user_without_permission_finds_jobs_of_known_tasks(
+    client_of: Callable[..., Client], bill: Any, make_job: JobMaker
+) -> None:
+    known, unknown = make_job(task_name=bill.name), make_job(task_name="shop.unknown")
+    client = client_of("view_job")
+    before = notes_of(client, "secret:red"), notes_of(client, "a:red")
+    lifecycle_search_keys.add_search_keys(connection, {unknown.pk: {"secret": "red", "a": "red"}})
+    assert (notes_of(client, "secret:red"), notes_of(client, "a:red"))[0] == before[0]
+    assert found(client, "secret:red") == found(client, "a:red") == []
+    assert notes_of(client, "a:red") == before[1]
+    lifecycle_search_keys.add_search_keys(connection, {known.pk: {"secret": "red", "a": "red"}})
+    assert found(client, "secret:red") == []
+    assert found(client, "a:red") == [known.pk]
+    assert "tasks that this process does not know were not searched" in notes_of(client, "a:red")
+    assert "exact" not in notes_of(client, "a:red")
+
+
+def test_search_without_permission_is_logged_without_the_value(
+    client_of: Callable[..., Client],
+    make_user: Callable[..., User],
+    bill: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = client_of("view_job", "cancel_job")
+    with caplog.at_level(logging.INFO, logger="django_pgqueue.operator"):
+        for term in ("a:secret-value", "secret-value", "other:secret-value", "7", f"a:{'x' * 200}"):
+            found(client, term)
+        [record] = caplog.records
+        assert (vars(record)["event"], vars(record)["user"], vars(record)["search_key"]) == (
+            *("search_without_arguments", "staff", "a"),
+        )
+        assert record.levelname == "INFO" and "secret-value" not in f"{record.getMessage()}{vars(record)}"
+        caplog.clear()
+        job = bill.enqueue("red")
+        given = {"action": "cancel_selected", "select_across": "1", "_selected_action": [str(job.pk)]}
+        client.post(f"{JOBS}?q=a:red", {**given, "shown": ""})
+        assert len(caplog.records) == 1, "the list of an act searches twice"
+        caplog.clear()
+        client.force_login(make_user("view_job", "view_arguments", name="other"))
+        found(client, "a:red")
+        assert not caplog.records
+
+
+def test_user_without_permission_finds_a_key_typed_in_full(client_of: Callable[..., Client], bill: Any) -> None:
+    job = bill.enqueue("secret-value", b="secret-other")
+    client = client_of("view_job")
+    assert found(client, "a:secret-value") == [job.pk]
+    text = unescape(client.get(JOBS, {"q": "a:secret-value"}).content.decode())
+    assert "secret-other" not in text and "secret-value" not in re.sub(r'value="[^"]*"|\?[^"]*"', "", text)
+    for term in ("a:secret", "a:secret-valu", "a:", "a:%", "a:secret-value2", "b:secret-value"):
+        assert found(client, term) == [], term
+
+
+def test_user_without_permission_searches_no_value(client_of: Callable[..., Client], bill: Any) -> None:
+    bill.enqueue("secret-value")
+    client = client_of("view_job")
+    with CaptureQueriesContext(connection) as queries:
+        notes = {term: notes_of(client, term) for term in ("secret-value", "secret-none")}
+    assert not any("pgqueue_search_key" in query["sql"] for query in queries)
+    assert found(client, "secret-value") == []
+    assert len(set(notes.values())) == 1, "the answer does not say whether the value exists"
+    [note] = set(notes.values())
+    assert "search keys were not searched" in note and "type a key in full, such as a:4711" in note
+    assert "view arguments and results of jobs" in note and "exact" not in note
+
+
+def test_user_without_permission_finds_no_value_by_its_beginning(
+    client_of: Callable[..., Client], make_user: Callable[..., User], bill: Any
+) -> None:
+    """The stored values are cut after 200 characters, so those can be the beginning of a longer value."""
+    job = bill.enqueue("x" * 300)
+    whole = bill.enqueue("y" * 199)
+    client = client_of("view_job")
+    for length in (200, 201, 300):
+        assert found(client, f"a:{'x' * length}") == []
+        assert "values of 200 characters and more were not searched" in notes_of(client, f"a:{'x' * length}")
+    assert found(client, f"a:{'y' * 199}") == [whole.pk]
+    client.force_login(make_user("view_job", "view_arguments", name="other"))
+    assert found(client, f"a:{'x' * 200}") == [job.pk]
+
+
+def test_user_without_permission_sees_that_numbers_are_no_values(
+    client_of: Callable[..., Client], bill: Any, make_job: JobMaker
+) -> None:
+    numbered = make_job()
+    bill.enqueue(numbered.pk)
+    client = client_of("view_job")
+    assert found(client, str(numbered.pk)) == [numbered.pk]
+    assert "search keys were not searched" in notes_of(client, str(numbered.pk))
+
+
+def test_list_of_hidden_limit_key_says_it_was_not_searched(
+    client_of: Callable[..., Client], make_job: JobMaker
+) -> None:
+    make_job(limit_key="letters:to:anna")
+    client = client_of("view_job")
+    texts = [client.get(JOBS, {"limit": key}).content.decode() for key in ("letters:to:anna", "letters:to:emma")]
+    for text in texts:
+        assert text.count("the limit key was not searched") == 2 and ">exact" not in text
 
 
 def test_search_by_name_that_became_sensitive_finds_nothing(
@@ -97,8 +339,14 @@ def test_search_by_name_that_became_sensitive_finds_nothing(
     job = bill.enqueue("secret-value")
     hiding: Task[..., Any] = Task(func=tasks.add.func, name=bill.name, sensitive=frozenset({"a"}), search=("b",))
     monkeypatch.setitem(registry._tasks, bill.name, hiding)
-    assert found(operator, "a:secret-value") == []
+    assert found(operator, "a:secret-value") == found(operator, "secret-value") == []
+    assert "jobs of tasks that mark a as sensitive were not searched" in notes_of(operator, "a:secret-value")
     assert "secret-value" not in operator.get(f"{JOBS}{job.pk}/change/").content.decode()
+    also: Task[..., Any] = Task(func=tasks.add.func, name="shop.also", search=("a",))
+    monkeypatch.setitem(registry._tasks, also.name, also)
+    other = also.enqueue("secret-value")
+    assert found(operator, "a:secret-value") == found(operator, "secret-value") == [other.pk]
+    assert "mark a as sensitive" in notes_of(operator, "secret-value")
 
 
 def test_job_page_links_to_search(operator: Client, make_user: Callable[..., User], bill: Any) -> None:

@@ -152,10 +152,10 @@ def test_cancel_refuses_a_job_that_began_to_run(operator: Client, make_job: JobM
 
 def fields_of(page: str) -> dict[str, list[str]]:
     """Return the hidden inputs of the confirmation page."""
-    form = page.split("<p><strong>", 1)[1]
+    form = page.rpartition('<form method="post">')[2]
     return {
         name: re.findall(f'name="{name}" value="([^"]*)"', form)
-        for name in ("action", "_selected_action", "shown", "confirmed")
+        for name in ("action", "_selected_action", "shown", "shown_copies", "confirmed")
         if f'name="{name}"' in form
     }
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from django_pgqueue.admin.job.steps import ROWS, WIDTH, step_timeline
+from django_pgqueue.ground.attempt_ends import Loss
 from django_pgqueue.models import Job, JobStep
 
 START = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -27,7 +28,8 @@ def execution(starts: float, ends: float | None, outcome: str | None = "suspende
     return {
         "execution": SimpleNamespace(
             claimed_at=at(starts), started_at=at(starts), finished_at=finished_at, outcome=outcome
-        )
+        ),
+        "loss": None,
     }
 
 
@@ -86,6 +88,17 @@ def test_running_job_shows_what_is_not_stored_yet() -> None:
     found = drawn([step("charge", "step", 0, 10)], *attempts, state="running")
     assert bars(found)["not stored yet"] == [("running", 60, 40)]
     assert bars(found)["in a worker"] == [("failed", 0, 20), ("running", 60, 40)]
+
+
+def test_lost_attempt_ends_where_its_worker_was_last_seen() -> None:
+    lost = {**execution(0, 50, "crashed"), "loss": Loss(at(0), at(20), at(50))}
+    open_one = {**execution(60, None, None), "loss": Loss(at(60), None, None)}
+    found = drawn([step("charge", "step", 0, 10)], lost, execution(55, 60), open_one, state="running")
+    assert bars(found)["in a worker"] == [("failed", 0, 20), ("attempt", 55, 5), ("failed", 60, 0.4)]
+    assert found["rows"][0]["text"] == "3 times, 2 lost, the others 5 min in all"
+    assert "not stored yet" not in bars(found)
+    assert drawn([step("charge", "step", 0, 10)], lost)["rows"][0]["text"] == "1 time, lost"
+    assert drawn([step("charge", "step", 0, 10)], lost, lost)["rows"][0]["text"] == "2 times, all lost"
 
 
 def test_step_of_a_moment_is_visible_at_both_ends() -> None:

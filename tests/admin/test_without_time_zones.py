@@ -7,6 +7,9 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.contrib.admin.models import CHANGE as CHANGED
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 
@@ -75,7 +78,18 @@ def test_every_page_without_time_zones_answers(admin_client: Client, jobs: list[
 
 def test_page_without_time_zones_shows_times_in_time_zone(admin_client: Client, jobs: list[Job]) -> None:
     for url in (f"{JOBS}{jobs[-1].pk}/change/", JOBS, "/admin/pgqueue/pause/"):
-        assert IN_BERLIN in admin_client.get(url).content.decode(), url
+        text = admin_client.get(url).content.decode()
+        assert IN_BERLIN in text and "UTC" not in text and "Times in Europe/Berlin<" in text, url
+
+
+def test_reason_and_history_without_time_zones_are_in_time_zone(
+    admin_client: Client, admin_user: User, jobs: list[Job]
+) -> None:
+    assert f"it is due at {IN_BERLIN}." in admin_client.get(f"{JOBS}{jobs[-1].pk}/change/").content.decode()
+    LogEntry.objects.log_actions(admin_user.pk, jobs[-1:], CHANGED, "Run now.")
+    LogEntry.objects.update(action_time=datetime(2100, 7, 1, 14))  # noqa: DTZ001 -- what Django stores with this setting
+    text = admin_client.get(f"{JOBS}{jobs[-1].pk}/history/").content.decode()
+    assert f">{IN_BERLIN}</time>" in text and ">Run now.<" in text
 
 
 def test_forms_without_time_zones_read_times_in_time_zone(admin_client: Client) -> None:

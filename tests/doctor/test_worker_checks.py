@@ -202,6 +202,16 @@ def test_timeouts_close_to_the_run_times_are_reported(make_job, monkeypatch):
     assert_finding(find("timeouts"), Level.WARNING, "longer than 8.5 s", "Raise timeout= of app.limited")
 
 
+def test_timeouts_leave_out_the_time_until_a_loss_was_found(make_job, monkeypatch):
+    limited: Task[..., None] = Task(func=tasks.noop.func, timeout=10)
+    monkeypatch.setitem(registry._tasks, "app.limited", limited)
+    monkeypatch.setitem(registry._tasks, "app.lost", limited)
+    add_runs(make_job, "app.limited", seconds=7)
+    for name in ("app.limited", "app.lost"):
+        add_runs(make_job, name, seconds=60, outcome="crashed")
+    assert find("timeouts").level is Level.OK
+
+
 def test_timeout_class_is_that_of_stored_timeouts():
     assert class_path(TaskTimeout()) == TIMEOUT_CLASS
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -69,6 +70,14 @@ def test_list_names_the_state_of_each_job(pgqueue, one_of_each):
     jobs = pgqueue("jobs", "list", "--json").document["jobs"]
     assert {job["status"]: job["id"] for job in jobs} == one_of_each
     assert [job["id"] for job in jobs] == sorted(one_of_each.values(), reverse=True)
+
+
+def test_list_lost_job_says_since_when_its_lease_is_over(pgqueue, one_of_each):
+    now = timezone.now()
+    Execution.objects.update(started_at=now - timedelta(hours=2))
+    Execution.objects.filter(job_id=one_of_each["lost"]).update(lease_expires_at=now - timedelta(minutes=3))
+    [line] = [each for each in pgqueue("jobs", "list").out.splitlines() if "  lost  " in each]
+    assert "for 3 min" in line and "2 h" not in line
 
 
 def test_list_filters_by_queue_task_and_error(pgqueue):
@@ -233,8 +242,9 @@ def test_show_opens_with_state_and_error(pgqueue):
     lines = pgqueue("jobs", "show", job_id).out.splitlines()
     assert lines[0] == f"Job {job_id}: tests.app.tasks.add"
     assert lines[1] == stats.why(job_id).sentence and "after attempt 1 of 10" in lines[1]
-    assert lines[3:5] == ["Error", "  builtins.ValueError: no such card"]
-    assert lines[6:8] == ["Traceback", "  Trace"]
+    assert re.fullmatch(r"Error of attempt 1, at 20[-0-9]+ [:0-9]+", lines[3])
+    assert lines[4] == "  builtins.ValueError: no such card"
+    assert lines[6:8] == ["Traceback of attempt 1", "  Trace"]
     assert [line for line in lines if line in ("Arguments", "Facts", "Attempts, latest first")] == [
         *("Arguments", "Facts", "Attempts, latest first")
     ]

@@ -17,14 +17,14 @@ from django_pgqueue.control.workers import AUDITED_AS
 from django_pgqueue.lifecycle import claims, worker_requests
 from django_pgqueue.lifecycle import workers as lifecycle_workers
 from django_pgqueue.management.subcommands import workers_command
-from django_pgqueue.models import AuditEntry, Job, Schedule, Worker, WorkerRequest
+from django_pgqueue.models import AuditEntry, Job, Schedule, ScheduleRun, Worker, WorkerRequest
 from django_pgqueue.states import RequestKind
 from django_pgqueue.testing import run_jobs
 from tests import helpers
 from tests.app import tasks
 from tests.documents import plain, table
 from tests.framework import tasks as framework_tasks
-from tests.management.conftest import claim
+from tests.management.conftest import Terminal, claim, die
 
 
 def keys(heading: str) -> list[str]:
@@ -112,6 +112,41 @@ def test_schedules_list_shows_next_and_last_run(pgqueue):
     assert (schedule["last_job_id"], schedule["last_job_state"], schedule["state"]) == (job.pk, "ready", "on")
     line = pgqueue("schedules", "list").out.splitlines()[1]
     assert line.startswith("nightly") and "in 1 h" in line and f"#{job.pk} ready" in line
+
+
+def test_schedules_list_says_which_schedules_fail(pgqueue):
+    now = timezone.now()
+    schedule_id = helpers.make_schedule(connection)
+    for minutes in range(3):
+        ScheduleRun.objects.create(schedule_id=schedule_id, tick_at=now - timedelta(minutes=minutes), job_id=die())
+    [schedule] = pgqueue("schedules", "list", "--json").document["schedules"]
+    assert (schedule["state"], schedule["failed_in_a_row"]) == ("failing", {"value": 3, "is_exact": True})
+    assert "failing, 3 in a row  " in pgqueue("schedules", "list").out
+    coloured = pgqueue("schedules", "list", stdout=Terminal(), force_color=True).out
+    assert "\x1b[31mfailing, 3 in a row\x1b[0m" in coloured
+    ScheduleRun.objects.filter(job_id=Job.objects.latest("pk").pk).update(job_id=10**9)
+    [schedule] = pgqueue("schedules", "list", "--json").document["schedules"]
+    assert schedule["failed_in_a_row"] == {"value": 2, "is_exact": False}
+    assert "failing, 2+ in a row" in pgqueue("schedules", "list").out
+    pgqueue("schedules", "pause", "nightly")
+    [schedule] = pgqueue("schedules", "list", "--json").document["schedules"]
+    assert (schedule["state"], schedule["failed_in_a_row"]["value"]) == ("paused", 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"problem": "the unique key raised KeyError"}, "cannot run"),
+        ({"expression": "whenever", "enabled": False}, "cannot run"),
+        ({"origin": "code", "confirmed_at": timezone.now() - timedelta(hours=1)}, "in no worker's code"),
+    ],
+)
+def test_schedules_list_has_the_words_of_the_admin(pgqueue, change, word):
+    helpers.make_schedule(connection)
+    Schedule.objects.update(**change)
+    [schedule] = pgqueue("schedules", "list", "--json").document["schedules"]
+    assert schedule["state"] == word
+    assert word in pgqueue("schedules", "list").out
 
 
 def test_schedules_pause_and_resume_switch_it(pgqueue):

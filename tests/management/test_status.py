@@ -68,6 +68,20 @@ def test_status_counts_jobs_that_steps_suspend(pgqueue, db):
     assert "later       1 scheduled, 0 retrying; steps suspend 1 of them\n" in pgqueue("status").out
 
 
+def test_status_counts_prefetched_jobs_apart_from_running_ones(pgqueue, db):
+    helpers.make_jobs(connection, 3, queue_name="mail")
+    worker_id = workers.register_worker(
+        connection, hostname="web1", pid=11, version="1.0", queue_names="mail", concurrency=1
+    )
+    helpers.claim_all(connection, helpers.Lane("mail", 0), worker_id=worker_id, free_slots=1)
+    assert "running     1, 2 claimed and waiting for a slot, and 0 lost\n" in pgqueue("status").out
+    document = pgqueue("status", "--json").document
+    assert (document["running"]["value"], document["prefetched"]["value"]) == (1, 2)
+    heading, *rows = pgqueue("queues").out.splitlines()
+    end = heading.index("prefetched") + len("prefetched")
+    assert [row[:end].split()[-2:] for row in rows if row.startswith("mail")] == [["1", "2"]]
+
+
 def test_status_shows_all_queues_and_who_is_unserved(pgqueue, busy):
     lines = pgqueue("status").out.splitlines()
     assert lines[0].startswith("due         3, the oldest for ")

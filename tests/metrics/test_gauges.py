@@ -61,6 +61,15 @@ def test_gauges_show_jobs_workers_and_age_by_queue(connection, mail):
     assert set(found) == {gauge.name for gauge, _ in gauges.READS}
 
 
+def test_gauges_count_prefetched_jobs_apart_from_running_ones(connection, add_worker):
+    worker_id = add_worker("mail", concurrency=1)
+    helpers.make_jobs(connection, 3, queue_name="mail")
+    helpers.claim_all(connection, helpers.Lane("mail", 0), worker_id=worker_id, free_slots=1)
+    found = readings()
+    assert (found["pgqueue_jobs"]["mail", "running"], found["pgqueue_jobs"]["mail", "prefetched"]) == (1, 2)
+    assert found["pgqueue_queue_slots_busy"]["mail",] == 1
+
+
 def test_gauges_of_paused_queue_show_the_pause_and_no_age(connection, mail):
     pauses.pause(connection, Pausable.QUEUE, "mail")
     found = readings()

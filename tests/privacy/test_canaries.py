@@ -225,6 +225,26 @@ def test_page_without_view_arguments_is_no_oracle_of_keys(client_of: Any, url: s
     assert [pair for pair in zip_longest(first, second) if pair[0] != pair[1]] == []
 
 
+@pytest.mark.parametrize("term", ["Zq-customer 1-qZ", "Zq-cust", "customer:Zq-cust", "customer:Zq-customer 1-q"])
+def test_search_without_permission_finds_no_guess_and_no_part(client_of: Any, term: str) -> None:
+    """The answer about a value that exists must be that about a value that does not exist."""
+    run_everything()
+    client = viewer(client_of)
+    texts = []
+    for each in (term, term.replace("Zq", "Zz")):
+        text = unquote_plus(unescape(client.get(LIST, {"q": each}).content.decode()))
+        texts.append(re.sub(TOKEN, "", text.replace(each, "")).splitlines())
+    assert [pair for pair in zip_longest(*texts) if pair[0] != pair[1]] == []
+
+
+def test_search_without_permission_for_whole_key_shows_its_jobs(client_of: Any) -> None:
+    run_everything()
+    term = f"customer:{secret('customer 1')}"
+    answer = viewer(client_of).get(LIST, {"q": term})
+    assert [job.task_name for job in answer.context["cl"].result_list] == [tasks.send_letter.name] * 2
+    assert found_in(unquote_plus(unescape(answer.content.decode())).replace(term, "")) == set()
+
+
 def test_acts_on_a_key_need_view_arguments(client_of: Any) -> None:
     run_everything()
     client = viewer(client_of)

@@ -56,7 +56,7 @@ EVERYBODY = {
 """These need no privilege on a table."""
 READING = {
     "ABANDONED", "LATE_JOBS", "LIMITED_JOB",
-    "LOAD_STEPS", "FIND_EVENT", "PENDING_SAGAS", "IS_COMPENSATING",
+    "LOAD_STEPS", "FIND_EVENT", "PENDING_SAGAS", "IS_COMPENSATING", "EDITED_JOBS",
     "LANES", "NEWEST_READY", "LIMITED_LANES", "KEYS", "KEY_CONTROLS", "FAILING_KEYS",
     "CANCEL_REQUESTS", "SETTLE", "STORED_RESULTS", "OPEN_EXECUTIONS", "ENDING_LEASES", "EXISTING", "NEEDS",
     "SCHEDULES", "HOLDERS", "OPEN_WINDOWS",
@@ -130,7 +130,7 @@ MAY = {
     - UNDO
     - TOKENS
     - AUDIT
-    - {"REQUEST_ACT", "ADVANCE_ACT", "SEND_EVENT", "RESTORE"}
+    - {"REQUEST_ACT", "ADVANCE_ACT", "SEND_EVENT", "RESTORE", "RUNS_OF_SCHEDULES"}
     | {"PAUSE"},
     # It may delete jobs and executions, so it may run what only deletes them.
     "archivist": READING
@@ -163,7 +163,7 @@ MAY = {
     | {"HOLDERS", "STILL_WAITING", "WAITING_CALLS", "DEAD_SINCE", "DEAD_BEYOND"}  # these read names and states of jobs
     | {"FINISHED_JOBS_OF_TASK"}
     | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_FOR_PERIOD", "OPEN_WINDOWS"}
-    | {"ADD_SEARCH_KEYS"},
+    | {"ADD_SEARCH_KEYS", "JOBS_BY_SEARCH_KEYS"},
 }
 
 
@@ -185,7 +185,17 @@ def parameters(superuser: EngineConnection, monkeypatch: pytest.MonkeyPatch) -> 
 
     call_everything(superuser, running)
     monkeypatch.undo()
-    given["JOBS_WITH_EXCEPTION"] = {"job_ids": [1], "pattern": "."}  # without ids, the plan would read no table
+    # Without ids and names, the plans would read no table.
+    given["JOBS_WITH_EXCEPTION"] = {"job_ids": [1], "pattern": "."}
+    given["RUNS_OF_SCHEDULES"] = {"schedule_ids": "{1}", "limit": 1, "with_attempts": True}
+    given["JOBS_BY_SEARCH_KEYS"] = {
+        "names": ["a"],
+        "text": "7",
+        "limit": 1,
+        "searched": 1,
+        "hidden": [],
+        "task_names": None,
+    }
     return given
 
 

@@ -40,6 +40,8 @@ def assert_why(job_id, reason, *words, **fields):
     assert found.sentence.endswith(".")
     assert any(re.fullmatch(pattern, found.sentence) for pattern in SENTENCES[reason]), "the page has another sentence"
     assert {name: getattr(found, name) for name in fields} == fields
+    shown = stats.why(job_id, time_text=lambda at: f"<{at.tzinfo is not None}>").sentence
+    assert shown.count("<True>") == found.sentence.count(" UTC") and " UTC" not in shown
     return found
 
 
@@ -75,7 +77,7 @@ def test_why_running_job_names_its_worker(connection, add_worker):
 
 def test_why_prefetched_job_waits_for_a_slot(connection):
     job = claimed(connection, free_slots=0)
-    assert_why(job.job_id, Reason.PREFETCHED, "free slot", started_at=None)
+    assert_why(job.job_id, Reason.PREFETCHED, "free slot or has started since the last heartbeat", started_at=None)
 
 
 def test_why_job_of_lost_worker_waits_for_rescue(connection, add_worker):
@@ -151,6 +153,16 @@ def test_why_with_busy_slots_names_the_tasks_that_hold_them(connection, add_work
         slots_busy=2, slots_total=2, ahead=Count(1),
     )  # fmt: skip
     assert [(task.task_name, task.slots) for task in found.busy_tasks] == [(HANG, 2)]
+
+
+def test_why_with_busy_slots_names_no_prefetched_job(connection, add_worker):
+    worker_id = add_worker(concurrency=1)
+    helpers.make_job(connection, task_name=HANG)
+    helpers.claim_all(connection, worker_id=worker_id)
+    helpers.make_jobs(connection, 2)
+    helpers.claim_all(connection, worker_id=worker_id, free_slots=0)
+    found = assert_why(helpers.make_job(connection), Reason.SLOTS_BUSY, "All 1 slots", f"1 × {HANG}", slots_busy=1)
+    assert [(task.task_name, task.slots) for task in found.busy_tasks] == [(HANG, 1)]
 
 
 def test_why_counts_the_slots_that_queue_options_leave(connection, add_worker):

@@ -9,6 +9,8 @@ from django_pgqueue.stats import Count, depths
 from tests import helpers
 
 SLOW, FAST = "tests.app.tasks.slow", helpers.NOOP
+CLAIMED = {"running": 2, "prefetched": 1, "lost": 1}
+"""The jobs of the queue `mail` that workers have claimed."""
 
 
 def run(connection, statement, *values):
@@ -26,7 +28,7 @@ def jobs(connection, add_worker):
     worker_id = add_worker(concurrency=2)
     lost_id = add_worker(silent_seconds=3600)
     helpers.make_jobs(connection, 3, queue_name="mail")
-    claim(connection, "mail", worker_id)
+    claim(connection, "mail", worker_id, free_slots=2)
     helpers.make_jobs(connection, 1, queue_name="mail")
     [lost] = claim(connection, "mail", lost_id)
     run(
@@ -51,7 +53,7 @@ def queue_named(name):
 
 
 def depth_of(figures):
-    states = ("due", "scheduled", "retrying", "paused", "running", "lost", "dead")
+    states = ("due", "scheduled", "retrying", "paused", "running", "prefetched", "lost", "dead")
     counts = {state: getattr(figures, state) for state in states}
     assert all(count.is_exact for count in counts.values())
     return {state: count.value for state, count in counts.items() if count.value}
@@ -60,7 +62,7 @@ def depth_of(figures):
 @pytest.mark.promise("stats-one-state")
 def test_queues_count_each_job_in_one_state(jobs):
     assert depth_of(queue_named("mail")) == {
-        "due": 4, "scheduled": 2, "retrying": 1, "running": 3, "lost": 1, "dead": 1,
+        "due": 4, "scheduled": 2, "retrying": 1, **CLAIMED, "dead": 1,
     }  # fmt: skip
     assert depth_of(queue_named("reports")) == {"due": 1}
     assert 90 < queue_named("mail").oldest_due_seconds < 100
@@ -68,10 +70,40 @@ def test_queues_count_each_job_in_one_state(jobs):
 
 def test_tasks_count_each_job_in_one_state(jobs):
     tasks = {task.name: task for task in stats.tasks()}
-    assert depth_of(tasks[FAST]) == {"due": 4, "scheduled": 2, "retrying": 1, "running": 3, "lost": 1, "dead": 1}
+    assert depth_of(tasks[FAST]) == {"due": 4, "scheduled": 2, "retrying": 1, **CLAIMED, "dead": 1}
     assert depth_of(tasks[SLOW]) == {"due": 1}
     assert 90 < tasks[SLOW].oldest_due_seconds < 100
     assert depth_of(tasks["tests.app.tasks.add"]) == {}  # a task of this process, without jobs
+
+
+def test_prefetched_jobs_are_no_running_ones(connection, add_worker):
+    worker_id = add_worker(concurrency=2)
+    helpers.make_jobs(connection, 3, queue_name="mail")
+    helpers.make_jobs(connection, 3, queue_name="reports")
+    claim(connection, "mail", worker_id, free_slots=0)
+    started, *_ = claim(connection, "reports", worker_id, free_slots=0)
+    # No start is recorded yet, so the two oldest have the slots.
+    assert depth_of(queue_named("mail")) == {"running": 2, "prefetched": 1}
+    assert depth_of(queue_named("reports")) == {"prefetched": 3}
+    run(connection, "UPDATE pgqueue_execution SET started_at = claimed_at WHERE id = %s", started.execution_id)
+    assert depth_of(queue_named("mail")) == {"running": 1, "prefetched": 2}
+    assert depth_of(queue_named("reports")) == {"running": 1, "prefetched": 2}
+    [worker] = stats.workers()
+    assert (worker.slots_busy, worker.prefetched) == (2, 4)
+    assert depth_of(stats.overview()) == {"running": 2, "prefetched": 4}
+    assert {name: depth_of(task) for task in stats.tasks() if (name := task.name) == FAST} == {
+        FAST: {"running": 2, "prefetched": 4}
+    }
+
+
+def test_started_jobs_run_also_beyond_the_slots_of_their_worker(connection, add_worker):
+    """All jobs of a chunk run in one slot."""
+    worker_id = add_worker(concurrency=1)
+    helpers.make_jobs(connection, 3, queue_name="mail")
+    claim(connection, "mail", worker_id)
+    assert depth_of(queue_named("mail")) == {"running": 3}
+    [worker] = stats.workers()
+    assert (worker.slots_busy, worker.prefetched) == (1, 0)
 
 
 def test_queues_of_live_workers_have_their_slots(jobs):
@@ -82,7 +114,7 @@ def test_queues_of_live_workers_have_their_slots(jobs):
 def test_paused_queue_has_paused_jobs_and_no_due_ones(connection, jobs):
     pauses.pause(connection, Pausable.QUEUE, "mail", paused_by="anna", reason="wrong link")
     mail = queue_named("mail")
-    assert depth_of(mail) == {"paused": 4, "scheduled": 2, "retrying": 1, "running": 3, "lost": 1, "dead": 1}
+    assert depth_of(mail) == {"paused": 4, "scheduled": 2, "retrying": 1, **CLAIMED, "dead": 1}
     assert mail.is_paused
     assert (mail.pause.by, mail.pause.reason, mail.oldest_due_seconds) == ("anna", "wrong link", None)
     assert [lane.is_paused for lane in stats.lanes()] == [True, False]
@@ -176,7 +208,7 @@ def test_rates_are_those_of_the_last_minute(connection, jobs, monkeypatch):
 
 def test_overview_adds_the_queues_up(connection, jobs):
     overview = stats.overview()
-    assert depth_of(overview) == {"due": 5, "scheduled": 2, "retrying": 1, "running": 3, "lost": 1, "dead": 1}
+    assert depth_of(overview) == {"due": 5, "scheduled": 2, "retrying": 1, **CLAIMED, "dead": 1}
     assert (overview.workers, overview.slots_busy, overview.slots_total) == (1, 2, 2)
     assert overview.enqueued_per_minute == 13
     assert overview.dead_24h == Count(1)

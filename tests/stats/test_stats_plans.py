@@ -30,7 +30,7 @@ EXECUTION = "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_
 TABLES = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_rollup", "pgqueue_limit_state"),
     *("pgqueue_batch", "pgqueue_batch_removal", "pgqueue_step", "pgqueue_event", "pgqueue_dependency"),
-    *("pgqueue_pause", "pgqueue_limit_override", "pgqueue_open_breaker"),
+    *("pgqueue_pause", "pgqueue_limit_override", "pgqueue_open_breaker", "pgqueue_schedulerun", "pgqueue_search_key"),
 )
 FILL = {
     "finished jobs": f"WITH job AS ({JOB} CASE WHEN n % 2 = 0 THEN 'dead' ELSE 'succeeded' END, 1, "
@@ -76,6 +76,10 @@ FILL = {
     "CASE WHEN n % 2 = 0 THEN 'event' END, n FROM generate_series(1, 5000) AS n",
     "events": f"INSERT INTO pgqueue_event (name, key, sent_at) SELECT 'event', n, {NOW} FROM generate_series(1, 9000) "
     "AS n",
+    "runs of schedules": "INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, job_id) "
+    f"SELECT n % 50, {NOW} - n * interval '1 s', n FROM generate_series(1, 20000) AS n",
+    "search keys": "INSERT INTO pgqueue_search_key (job_id, name, value) "
+    "SELECT n, 'key' || n % 2, n % 10 FROM generate_series(1, 20000) AS n",
     "removed jobs of batches": "INSERT INTO pgqueue_batch_removal (batch_id, state, count) "
     "SELECT 1 + n % 2000, 'succeeded', 1 FROM generate_series(1, 10000) AS n",
 }
@@ -92,6 +96,7 @@ PERIOD = {
     "hourly": True,
 }
 TOTALS = {**PERIOD, "since": "2000-01-01", "spans": periods.SPANS_OF_TOTALS}
+SEARCH = {"names": ["key0", "key1"], "text": "7", "limit": LIMIT}
 SINCE_2000 = {"since": "2000-01-01", "until": "tomorrow"}
 LANES = {"queue_names": ["queue0", "queue1"], "priorities": [0, 0]}
 RANGES = {**LANES, "lows": ["limit:", "limit:3"], "highs": ["limit;", "limit;"], "limit": LIMIT}
@@ -187,6 +192,18 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "FAILURE_CLASSES": ({"seconds": 0.0, "limit": 100}, {"pgqueue_rollup_starts"}),
     "DEAD_GROUPS": ({**SINCE_2000, "limit": LIMIT, "sample": 20}, {"pgqueue_job_finished", "pgqueue_execution_job"}),
     "DEAD_BEYOND": ({**SINCE_2000, "limit": LIMIT}, {"pgqueue_job_finished"}),
+    "RUNS_OF_SCHEDULES": (
+        {"schedule_ids": "{1,2,3}", "limit": 11, "with_attempts": True},
+        {"pgqueue_schedulerun_tick", "pgqueue_job_pkey", "pgqueue_execution_job"},
+    ),
+    "JOBS_BY_SEARCH_KEYS": (
+        {**SEARCH, "searched": LIMIT, "hidden": [], "task_names": None},
+        {"pgqueue_search_key_value", "pgqueue_job_pkey"},
+    ),
+    "JOBS_BY_SEARCH_KEYS of some tasks": (
+        {**SEARCH, "searched": 2 * LIMIT, "hidden": ["key0 task1"], "task_names": ["task0", "task1", "task2"]},
+        {"pgqueue_search_key_value", "pgqueue_job_pkey"},
+    ),
     "JOBS_WITH_EXCEPTION": ({"job_ids": list(range(LIMIT)), "pattern": "^x$"}, {"pgqueue_execution_job"}),
 }
 

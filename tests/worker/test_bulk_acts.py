@@ -504,12 +504,15 @@ ASKED = 50
 PLANS = {
     "BULK_PAGE_FINISHED": (
         ("retry", Selection("dead", exception_class="x")),
-        {"pgqueue_job_finished", "pgqueue_job_keyed"},
+        {"pgqueue_job_finished", "pgqueue_job_keyed", "pgqueue_audit_job_once", "pgqueue_audit_pkey"},
     ),
     "BULK_PAGE_READY": (("cancel", Selection("ready")), {"pgqueue_job_ready", "pgqueue_audit_job_once"}),
     "BULK_PAGE_READY_LIMITED": (("cancel", Selection("ready")), {"pgqueue_job_limited", "pgqueue_audit_job_once"}),
     "BULK_PAGE_RUNNING": (("cancel", Selection("running")), {"pgqueue_job_running", "pgqueue_execution_pkey"}),
-    "BULK_PAGE_LISTED": (("retry", Selection(job_ids=tuple(range(1, 99)))), {"pgqueue_job_pkey"}),
+    "BULK_PAGE_LISTED": (
+        ("retry", Selection(job_ids=tuple(range(1, 99)))),
+        {"pgqueue_job_pkey", "pgqueue_audit_job_once", "pgqueue_audit_pkey"},
+    ),
     "FIRST_REPEAT": (None, {"pgqueue_audit_job_entry", "pgqueue_execution_job"}),
     "WAITING_ACTS": (None, {"pgqueue_audit_next"}),
     "LOCK_ACT": (None, {"pgqueue_audit_pkey"}),
@@ -580,9 +583,10 @@ def test_plan_of_preview_with_planner_defaults_reads_no_table_of_attempts(engine
     for name, selection in (
         ("BULK_PAGE_READY", Selection("ready")),
         ("BULK_PAGE_LISTED", Selection(job_ids=tuple(range(1, 1000)))),
+        ("BULK_PAGE_FINISHED", DEAD),
     ):
         given.clear()
-        preview(engine, "cancel", selection)
+        preview(engine, "retry" if selection is DEAD else "cancel", selection)
         plain = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in given.items()}
         found = list(nodes(explain(engine, name, plain, "custom")))
         scanned = {node.get("Relation Name") for node in found if "Seq Scan" in node["Node Type"]}

@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue import stats
 from django_pgqueue.admin import charts, databases
 from django_pgqueue.admin.charts import ChartValues, Period, number_text, seconds_text
-from django_pgqueue.admin.formatting import shortened
+from django_pgqueue.admin.formatting import moment, shortened
 from django_pgqueue.models import Worker
 
 SPAN: Final = "span"
@@ -65,7 +65,7 @@ def activity_context(request: HttpRequest, alias: str, *, queue: str | None = No
     drawn = _charts(period, span, points, marks)
     others = {name: value for name, value in request.GET.items() if name not in (SPAN, FIGURES, databases.PARAMETER)}
     page = partial(databases.link, request, request.path, **others)
-    rows = [_row(period, point) for point in reversed(points)] if FIGURES in request.GET else []
+    rows = [_row(point) for point in reversed(points)] if FIGURES in request.GET else []
     return {
         "activity": {"drawn": drawn, "rows": rows},
         "spans": [(each.label, page(span=each.name, figures=figures), each is span) for each in SPANS],
@@ -84,15 +84,19 @@ def _charts(
         charts.Series("succeeded", _("completed"), _rates(slots, points, "succeeded")),
     ]
     read = [charts.Slot(point.starts_at, point.seconds) for point in points]
-    wait = [
-        charts.Series("p50", "p50", [point.wait.p50 for point in points]),
-        charts.Series("p95", "p95", [point.wait.p95 for point in points]),
-    ]
-    run = [charts.Series("p95", "p95", [point.run.p95 for point in points])]
+    wait, run = _percentiles([point.wait for point in points]), _percentiles([point.run for point in points])
     return [
         charts.bars(ChartValues("attempts", _("Attempts per minute"), period, slots, rates, marks)),
         charts.lines(ChartValues("wait", _("Wait before the start"), period, read, wait, marks)),
         charts.lines(ChartValues("run", _("Run time"), period, read, run, marks)),
+    ]
+
+
+def _percentiles(durations: Sequence[stats.Durations]) -> list[charts.Series]:
+    """Return the two lines of a chart of durations."""
+    return [
+        charts.Series("p50", "p50", [each.p50 for each in durations]),
+        charts.Series("p95", "p95", [each.p95 for each in durations]),
     ]
 
 
@@ -117,11 +121,12 @@ def _floor(at: datetime, length: timedelta) -> datetime:
     return EPOCH + (at - EPOCH) // length * length
 
 
-def _row(period: Period, point: stats.Point) -> dict[str, str]:
+def _row(point: stats.Point) -> dict[str, str]:
     """Return a line of the table."""
-    durations = {"wait_p50": point.wait.p50, "wait_p95": point.wait.p95, "run_p95": point.run.p95}
+    wait, run = point.wait, point.run
+    durations = {"wait_p50": wait.p50, "wait_p95": wait.p95, "run_p50": run.p50, "run_p95": run.p95}
     return {
-        "at": period.text(point.starts_at),
+        "at": moment(point.starts_at),
         "length": seconds_text(point.seconds),
         "succeeded": number_text(point.per_minute(point.counts.succeeded)),
         "failed": number_text(point.per_minute(point.counts.failed)),

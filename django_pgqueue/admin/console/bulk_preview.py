@@ -8,6 +8,7 @@ form requests one act, however often it is sent (see `new_jobs.token_field()`).
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import uuid4
@@ -65,6 +66,7 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
         "described": bulk_acts.described(request, selection.as_json()),
         "preview": preview,
         "count": bulk_acts.count_text(preview.chosen, has_more=preview.has_more),
+        "edited_text": bulk_acts.count_text(preview.edited, has_more=preview.has_more),
         "may_count_less": preview.has_more and selection.exception_class is not None,
         "fields": [
             *bulk_acts.parameters(selection).items(),
@@ -123,7 +125,7 @@ def _request_once(request: HttpRequest, alias: str, action: str, selection: Sele
         return lifecycle_bulk_acts.request_act(
             connections[alias],
             action,
-            selection,
+            _with_edited(alias, action, selection),
             done_by=request.user.get_username(),
             reason=request.POST.get("reason", "").strip()[:MOST_REASON].replace("\0", ""),
             form_token=token,
@@ -134,6 +136,16 @@ def _request_once(request: HttpRequest, alias: str, action: str, selection: Sele
             request, _("This form was sent before and has requested this act. Nothing was requested again.")
         )
         return int(AuditEntry.objects.using(alias).get(form_token=token).pk)
+
+
+def _with_edited(alias: str, action: str, selection: Selection) -> Selection:
+    """Return the filter with the number of jobs that a retry leaves out, for the audit. A form could forge it.
+
+    Raise `ValueError` if the action can change no job of the filter.
+    """
+    if action != TransitionName.RETRY:
+        return selection
+    return replace(selection, edited=lifecycle_bulk_acts.preview(connections[alias], action, selection).edited or None)
 
 
 def _check_target(queue_name: str | None, alias: str) -> None:

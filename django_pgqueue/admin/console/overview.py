@@ -28,7 +28,7 @@ from django_pgqueue.stats import Overview
 from django_pgqueue.stats.unread import Figures, read_each
 
 from .page import Banner, ConsolePage, unread_banners
-from .queues import queue_rows
+from .queues import prefetched_note, queue_rows
 
 EXAMINED: Final = ("server", "migrations", "installation", "listening", "pinned_rows")
 """The ids of the doctor's checks that the overview runs. They take a few milliseconds: the page may be refreshed every
@@ -145,7 +145,7 @@ def tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
     if overview.waiting.value:
         note = _("for other jobs")
         yield Tile(_("waiting"), str(overview.waiting), jobs_url(request, "waiting"), note)
-    yield Tile(_("running"), str(overview.running), jobs_url(request, "running"))
+    yield Tile(_("running"), str(overview.running), jobs_url(request, "running"), prefetched_note(overview))
     if overview.lost.value:
         yield Tile(_("lost"), str(overview.lost), jobs_url(request, "lost"), is_bad=True)
     dead = overview.dead_24h
@@ -160,7 +160,7 @@ def tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
 
 def _is_new(overview: stats.Overview, rows: Sequence[dict[str, Any]]) -> bool:
     """Return whether nothing has happened yet: no queue has a job, a pause or a worker."""
-    has_jobs = any(cell["jobs"].value for row in rows for cell in row["cells"])
+    has_jobs = any(cell["jobs"].value or cell["note"] for row in rows for cell in row["cells"])
     return not overview.workers and not has_jobs and not any(row["pause"] for row in rows)
 
 

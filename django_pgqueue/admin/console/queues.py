@@ -22,7 +22,7 @@ from django_pgqueue.admin.charts import number_text, seconds_text
 from django_pgqueue.admin.formatting import LABELS, breakable, pause_text, shortened
 from django_pgqueue.admin.navigation import allowed_url, jobs_url
 from django_pgqueue.states import State, TransitionName
-from django_pgqueue.stats import Count, QueueStats, WorkerStats
+from django_pgqueue.stats import Count, Depth, QueueStats, WorkerStats
 from django_pgqueue.stats.unread import read_each
 
 from . import activity
@@ -96,7 +96,7 @@ def _row(request: HttpRequest, queue: QueueStats, workers: Sequence[WorkerStats]
         "slots": f"{queue.slots_busy:,} / {queue.slots_total:,}",
         "workers": [_slots_of(worker) for worker in workers],
         "is_unserved": bool(queue.due.value) and not queue.workers,
-        "still_running": queue.running + queue.lost,  # of a paused queue: at 0 it is drained
+        "still_running": queue.running + queue.prefetched + queue.lost,  # of a paused queue: at 0 it is drained
         "clear_url": _clear_url(request, queue),
         **_pause_of(request, queue),
     }
@@ -120,8 +120,14 @@ def _pause_of(request: HttpRequest, queue: QueueStats) -> dict[str, str]:
 def _cell(request: HttpRequest, queue: QueueStats, state: str) -> dict[str, Any]:
     """Return the number of jobs in one state, with a link to them unless it is 0."""
     jobs: Count = getattr(queue, state)
-    url = jobs_url(request, state, queue=queue.name) if jobs.value else ""
-    return {"state": state, "label": LABELS[state], "jobs": jobs, "url": url}
+    note = prefetched_note(queue) if state == "running" else ""
+    url = jobs_url(request, state, queue=queue.name) if jobs.value or note else ""
+    return {"state": state, "label": LABELS[state], "jobs": jobs, "url": url, "note": note}
+
+
+def prefetched_note(depth: Depth) -> str:
+    """Return how many jobs are claimed and do not run yet; "" if there are none."""
+    return _("%(count)s claimed, waiting for a slot") % {"count": depth.prefetched} if depth.prefetched.value else ""
 
 
 def _clear_url(request: HttpRequest, queue: QueueStats) -> str:

@@ -97,6 +97,7 @@ def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[dict[st
         (_("due"), depth.due + depth.paused, "job", "due"),
         (_("scheduled"), scheduled, "job", "scheduled"),
         (_("running"), depth.running + depth.lost, "job", "running"),
+        (_("claimed, waiting for a slot"), depth.prefetched, "job", "running"),
         (_("dead"), depth.dead, "deadjob", None),
     )
     return [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import reprlib
+from contextlib import suppress
 from enum import Enum
 from inspect import Parameter
 from typing import Any, Final
@@ -21,7 +22,7 @@ from django_pgqueue.arguments.converter import PLAIN, Converter, Mismatch
 from django_pgqueue.arguments.plan import CallPlan, new_plan
 from django_pgqueue.arguments.rows import RowConverter
 from django_pgqueue.arguments.scalars import EnumConverter, LiteralConverter, TextConverter
-from django_pgqueue.display import visible
+from django_pgqueue.display import shortened, visible
 from django_pgqueue.encoding.serialization import plain_arguments
 from django_pgqueue.enqueue.new_job import check_fit
 from django_pgqueue.exceptions import InvalidTask
@@ -176,6 +177,10 @@ def _help(parameter: Parameter, field: ArgumentField, kind: Converter | None, *,
 
 
 def _repr(default: Any) -> str:
+    """Return a default as the operator would write it: a tuple is a list in JSON, as in the field."""
+    if isinstance(default, list | tuple | dict):
+        with suppress(TypeError, ValueError, RecursionError):
+            return shortened(json.dumps(default, ensure_ascii=False))
     return default.name if isinstance(default, Enum) else reprlib.repr(default)
 
 

@@ -1,4 +1,4 @@
-"""The page that asks for confirmation before succeeded jobs run again.
+"""The page that asks for confirmation before succeeded jobs run again, or one that was edited and retried as a new job.
 
 Called by `job_actions`. The page carries the id, the state and `finished_at` of every job that it counted, so the
 confirmed operation changes these jobs and no others. It works without JavaScript.
@@ -17,10 +17,12 @@ from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin import shown
-from django_pgqueue.admin.navigation import rendered
+from django_pgqueue.admin.navigation import page_url, rendered
 from django_pgqueue.states import Seen, State, TransitionName
 
 FIELD: Final = "confirmed"
+COPIES: Final = "shown_copies"
+"""The field with the new jobs of an edited job that the page has named."""
 
 
 def is_given(request: HttpRequest) -> bool:
@@ -29,20 +31,45 @@ def is_given(request: HttpRequest) -> bool:
 
 
 def ask(
-    request: HttpRequest, transition: TransitionName, seen: Mapping[int, Seen], site: AdminSite
+    request: HttpRequest,
+    transition: TransitionName,
+    seen: Mapping[int, Seen],
+    site: AdminSite,
+    edited: Mapping[int, int | None],
+    *,
+    leaves_edited: bool = False,
 ) -> HttpResponse | None:
-    """Return the confirmation page, with counts, if succeeded jobs would run again; None otherwise."""
-    counts = Counter(each.state for each in seen.values())
-    if transition is not TransitionName.RETRY or not counts[State.SUCCEEDED] or is_given(request):
+    """Return the confirmation page if succeeded jobs would run again, or a job that was edited and retried as another.
+
+    `edited` has such jobs, with the new job of each. If `leaves_edited`, the act leaves them out, and the page only
+    counts them. Return None if there is no question, or if the form has answered it. A page that named other new jobs,
+    or none, has not asked about these.
+    """
+    copies = "" if leaves_edited else " ".join(f"{job_id}:{new_id or ''}" for job_id, new_id in sorted(edited.items()))
+    is_answered = is_given(request) and request.POST.get(COPIES, "") == copies
+    left_out = edited if leaves_edited else {}
+    counts = Counter(each.state for job_id, each in seen.items() if job_id not in left_out)
+    has_question = counts[State.SUCCEEDED] or (edited and not leaves_edited)
+    if transition is not TransitionName.RETRY or not has_question or is_answered:
         return None
+    others = sum(counts.values()) - counts[State.SUCCEEDED]
     context: dict[str, Any] = {
         "succeeded": counts[State.SUCCEEDED],
-        "others": sum(counts.values()) - counts[State.SUCCEEDED],
+        "others": others if counts[State.SUCCEEDED] else 0,
+        "left_out": len(left_out),
+        "copies": [] if leaves_edited else [_copy(request, new_id) for new_id in edited.values()],
         "action": request.POST.get("action", ""),
+        "copies_input": shown.hidden_input(COPIES, copies),
         "selected": next(iter(seen)),
         "checkbox": ACTION_CHECKBOX_NAME,
         "field": shown.FIELD,
         "shown": " ".join(shown.token(job_id, each) for job_id, each in seen.items()),
         "back": reverse("admin:pgqueue_job_changelist", current_app=site.name),
     }
-    return rendered(request, site, "retry_succeeded.html", _("Run succeeded jobs again?"), context)
+    title = _("Run succeeded jobs again?") if counts[State.SUCCEEDED] else _("Run the job with its old arguments?")
+    return rendered(request, site, "retry_succeeded.html", title, context)
+
+
+def _copy(request: HttpRequest, job_id: int | None) -> tuple[str, str]:
+    """Return the number and the URL of the new job of an edited one; two empty texts if it no longer exists."""
+    return ("", "") if job_id is None else (f"#{job_id}", page_url(request, "job_change", job_id))

@@ -22,6 +22,7 @@ from django_pgqueue.admin import databases, private
 from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.formatting import shortened, visible
 from django_pgqueue.admin.navigation import address_for, page_url, redirect_to
+from django_pgqueue.admin.pause_admin import pauses_on
 from django_pgqueue.db.fields import aware
 from django_pgqueue.db.queue_databases import queue_aliases
 from django_pgqueue.enqueue.new_job import alias_of
@@ -31,7 +32,17 @@ from django_pgqueue.tasks import registry
 
 from .argument_form import ArgumentForm
 from .form_page import PlaceForm, form_page, time_field
-from .new_jobs import NotEnqueued, decoded, finish, read_token, refusals, sent_before, token_field
+from .new_jobs import (
+    NotEnqueued,
+    decoded,
+    finish,
+    pause_notes,
+    read_token,
+    refusals,
+    say_paused,
+    sent_before,
+    token_field,
+)
 
 
 class EnqueueForm(ArgumentForm, PlaceForm):
@@ -85,9 +96,18 @@ def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpR
         title=_("Enqueue %(task)s") % {"task": visible(task.name)},
         submit=_("Enqueue"),
         back=page_url(request, "job_changelist"),
-        notes=[_("The job is added to the database %s.") % alias] if len(queue_aliases()) > 1 else [],
+        notes=_notes(request, task, form, alias),
         hidden=token_field(request),
     )
+
+
+def _notes(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alias: str) -> list[Any]:
+    """Return the sentences above the form: the database if there are several, and what keeps the job from starting."""
+    notes = [_("The job is added to the database %s.") % alias] if len(queue_aliases()) > 1 else []
+    queue_name = form.cleaned_data.get("queue_name") if form.is_bound else None
+    limit_name = "" if task.limit is None else task.limit.name
+    pauses = pauses_on(request, alias, queue_name or task.queue_name, task.name, limit_name)
+    return [*notes, *pause_notes(pauses)]
 
 
 def _database(request: HttpRequest, task: Task[..., Any]) -> str:
@@ -122,4 +142,5 @@ def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alia
         finish(connection, audit_id, configured, job)
         log_change(request, job, _("Enqueued."), ADDITION)
     messages.success(request, _("Job #%s is enqueued.") % job.pk)
+    say_paused(request, job)
     return int(job.pk)

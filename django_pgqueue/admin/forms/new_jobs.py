@@ -1,11 +1,11 @@
-"""The parts that the forms which make a job have in common: read the call, send a form once, record the job.
+"""The parts that the forms which make a job have in common: read the call, send once, record the job, name its pauses.
 
 `edit_and_retry` and `enqueue_form` use it, and `console.bulk_preview` the token of a form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -13,11 +13,13 @@ from uuid import UUID, uuid4
 from django.contrib import messages
 from django.core.exceptions import ObjectDoesNotExist
 from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin.call_values import StoredArguments
 from django_pgqueue.admin.formatting import visible
+from django_pgqueue.admin.pause_admin import pauses_of
 from django_pgqueue.admin.shown import hidden_input
 from django_pgqueue.exceptions import Cancel, Dead, DuplicateJob, InvalidTask
 from django_pgqueue.lifecycle import audit
@@ -62,6 +64,23 @@ def finish(connection: Any, audit_id: int, task: Task[..., Any], job: Job, detai
     task.send_enqueued(job)
     if task.adapter is not None:
         task.adapter.enqueued(job.pk, str(job._state.db), job.queue_name)
+
+
+def pause_notes(pauses: Sequence[str]) -> list[SafeString]:
+    """Return the sentence above a form if pauses keep its job from starting; none without a pause."""
+    text = _("The job does not start before this is resumed:")
+    return [format_html("{} {}.", text, _joined(pauses))] if pauses else []
+
+
+def say_paused(request: HttpRequest, job: Job) -> None:
+    """Show a message if pauses keep a new job from starting."""
+    if pauses := pauses_of(request, job):
+        text = _("Job #%s does not start before this is resumed:") % job.pk
+        messages.warning(request, format_html("{} {}.", text, _joined(pauses)))
+
+
+def _joined(pauses: Sequence[str]) -> SafeString:
+    return format_html_join("; ", "{}", ((pause,) for pause in pauses))
 
 
 def token_field(request: HttpRequest) -> SafeString:

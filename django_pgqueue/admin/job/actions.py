@@ -2,7 +2,8 @@
 
 Called by `jobs`, for one job or for a selection. The transitions are those of `lifecycle`. Each one changes a job only
 if the job is still as the page showed it (see `shown`), so a double click or a second operator cannot run a job twice.
-Retrying succeeded jobs needs a confirmation (see `confirmation`). Moves and deletions ask on pages of their own, which
+Retrying succeeded jobs needs a confirmation (see `confirmation`). So does retrying one job that *Edit and retry* has
+made a new job of; a retry of several jobs leaves such jobs out. Moves and deletions ask on pages of their own, which
 carry what the job's page showed, so the answer applies to that state only.
 """
 
@@ -25,7 +26,7 @@ from django.utils.translation import ngettext, ngettext_lazy
 
 from django_pgqueue import acts
 from django_pgqueue.acts import JobAct
-from django_pgqueue.acts.job_changes import ActAudit, ActRun
+from django_pgqueue.acts.job_changes import ActAudit, ActRun, edited_jobs
 from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.formatting import seen_at, visible
@@ -68,7 +69,11 @@ class JobOperation(Operation):
 
     def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
         """Return a page with a question about one job, or None if the form has answered it."""
-        return confirmation.ask(request, self.act.transition, seen, site)
+        return confirmation.ask(request, self.act.transition, seen, site, self.edited(request, seen))
+
+    def edited(self, request: HttpRequest, job_ids: Collection[int]) -> dict[int, int | None]:
+        """Return which of these jobs *Edit and retry* has made new jobs of, if the operation is a retry."""
+        return edited_jobs(connections[databases.chosen(request)], self.act, [*job_ids])
 
     def as_chosen(self, request: HttpRequest, job: Job) -> JobOperation:
         """Return the operation with the values of the form, after `ask()` has checked them."""
@@ -228,14 +233,17 @@ def act_on_many(
     if confirmation.is_given(request):
         fitting = _still_listed(queryset, shown.read(request))
         asked = len(fitting)
+        edited = operation.edited(request, fitting)
     else:
         rows = _selected(queryset)
         asked = len(rows)
         fitting = _fitting(request, operation, rows)
-        if question := confirmation.ask(request, operation.act.transition, fitting, site):
+        edited = operation.edited(request, fitting)
+        transition = operation.act.transition
+        if question := confirmation.ask(request, transition, fitting, site, edited, leaves_edited=True):
             return question
-    changed = len(_act(request, operation, fitting))
-    _show_counts(request, operation, changed, asked - changed)
+    changed = len(_act(request, operation, fitting, edited))
+    _show_counts(request, operation, changed, asked - changed - len(edited), len(edited))
     return None
 
 
@@ -262,13 +270,22 @@ def _fitting(request: HttpRequest, operation: JobOperation, rows: Sequence[Any])
 
 
 def _act(
-    request: HttpRequest, operation: JobOperation, seen: Mapping[int, Seen], *, alone: bool = False
+    request: HttpRequest,
+    operation: JobOperation,
+    seen: Mapping[int, Seen],
+    edited: Collection[int] = (),
+    *,
+    alone: bool = False,
 ) -> Collection[int]:
-    """Run the operation, and log it in the audit and in the history of each changed job. Return the changed jobs."""
+    """Run the operation, and log it in the audit and in the history of each changed job. Return the changed jobs.
+
+    The jobs `edited` are left out.
+    """
     connection, asked = connections[databases.chosen(request)], len(seen)
     done_by, text = request.user.get_username(), operation.text or operation.label
-    audit = ActAudit(connection, operation.act.name, {"selected": asked}, done_by=done_by, total=asked)
-    changes = ActRun(connection, operation.act, seen, audit, operation.options)
+    chosen = {"selected": asked, **({"edited": len(edited)} if edited else {})}
+    audit = ActAudit(connection, operation.act.name, chosen, done_by=done_by, total=asked)
+    changes = ActRun(connection, operation.act, seen, audit, operation.options, edited)
     message = f"{text}." if asked == 1 else f"{text}, one of {asked:,} jobs selected."
     for changed in changes.batches(alone=alone):
         log_change(request, [Job(pk=job_id, task_name=name) for job_id, name in changed.items()], message)
@@ -276,9 +293,17 @@ def _act(
     return changes.changed
 
 
-def _show_counts(request: HttpRequest, operation: JobOperation, changed: int, unchanged: int) -> None:
+def _show_counts(request: HttpRequest, operation: JobOperation, changed: int, unchanged: int, edited: int) -> None:
     if changed:
         messages.success(request, operation.done % {"count": changed})
+    if edited:
+        text = ngettext(
+            "%(count)d job was left out: it was edited and retried as a new job. To run it too, retry it on its page.",
+            "%(count)d jobs were left out: they were edited and retried as new jobs. To run one of them too, retry it "
+            "on its page.",
+            edited,
+        )
+        messages.warning(request, text % {"count": edited})
     if unchanged:
         text = ngettext(
             "%(count)d job was left as it is: it has changed since the page showed it, its state does not allow this, "

@@ -34,13 +34,18 @@ from django_pgqueue.admin.readonly import column
 from django_pgqueue.admin.row_operations import OperationsAdmin
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.steps import is_endless
+from django_pgqueue.ground.attempt_ends import STACK_START, AttemptEnd, end_of
 from django_pgqueue.job_search import PausedNames, latest, word_of
-from django_pgqueue.models import Execution, Job
+from django_pgqueue.models import Execution, Job, Worker
 from django_pgqueue.models.operations_link import lease_end
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 
 SHORT_ERROR = 200
 """Characters of an error that a list reads. It shows fewer; the rest allows for leading white space."""
+
+WORKER_TIMES: Final = {"heartbeat_at": "last_heartbeat_at", "worker_stopped_at": "stopped_at"}
+"""The columns of its worker that are read with an execution."""
 
 FAILURES: Final = frozenset({Outcome.FAILED, Outcome.CRASHED})
 """Outcomes whose text is an error. The text of other outcomes is the reason for a release, snooze or cancel."""
@@ -74,7 +79,10 @@ def attach_executions(jobs: Iterable[Job]) -> None:
         return
     alias = next(iter(by_id.values()))._state.db
     executions = Execution.objects.using(alias).filter(pk__in=list(by_id)).defer("error", "traceback")
-    for execution in executions.annotate(short_error=Left("error", SHORT_ERROR), lease_end=lease_end()):
+    worker = Worker.objects.filter(pk=OuterRef("worker_id"))
+    times = {name: Subquery(worker.values(column)[:1]) for name, column in WORKER_TIMES.items()}
+    cut = {"short_error": Left("error", SHORT_ERROR), "stack_start": Left("traceback", STACK_START)}
+    for execution in executions.annotate(lease_end=lease_end(), **times, **cut):
         vars(by_id[execution.pk])["latest_execution"] = execution
 
 
@@ -115,6 +123,30 @@ def last_error(job: Job) -> str:
     return shortened(f"{name}: {error}" if name and error else name or error)
 
 
+def _end_of(execution: Execution, job: Job) -> AttemptEnd:
+    """Return what is known of the end of the latest attempt at a job. Requires `attach_executions()`."""
+    columns = vars(execution)
+    return end_of(
+        execution,
+        columns["short_error"],
+        columns["stack_start"],
+        lease_end=columns["lease_end"],
+        heartbeat_at=columns["heartbeat_at"],
+        stopped_at=columns["worker_stopped_at"],
+        seen_at=seen_at(job),
+        lease_seconds=get_settings().LEASE,
+    )
+
+
+def still_runs(job: Job) -> bool:
+    """Return whether the code of the latest attempt may still run although the job does not.
+
+    Requires `attach_executions()`.
+    """
+    execution = latest_execution(job)
+    return execution is not None and job.state != State.RUNNING and _end_of(execution, job).may_still_run
+
+
 class JobColumns(OperationsAdmin):
     """Columns of the lists of jobs and of dead letters."""
 
@@ -132,6 +164,9 @@ class JobColumns(OperationsAdmin):
         shown = word_badge(name := word(job))
         if is_paused and name != "paused":
             shown = format_html('{}<div class="pgqueue-last-words">{}</div>', shown, gettext("paused"))
+        if still_runs(job):
+            note = gettext("its code may still run")
+            shown = format_html('{}<div class="pgqueue-last-words">{}</div>', shown, note)
         done = "" if job.state in FINISHED else progress_bar(job.progress)
         return format_html("{}<div>{}</div>", shown, done) if done else shown
 
@@ -161,8 +196,10 @@ class JobColumns(OperationsAdmin):
 
     @admin.display(description=gettext_lazy("run time"))
     def run_time(self, job: Job) -> str:
-        """Return how long the latest attempt ran, or has been running so far."""
+        """Return how long the latest attempt ran, or has been running so far; "" if nobody knows."""
         execution = latest_execution(job)
         if execution is None or execution.started_at is None or job.state == State.READY:
             return ""
+        if _end_of(execution, job).loss is not None:
+            return gettext("not known")
         return duration((execution.finished_at or seen_at(job)) - execution.started_at, brief=True)

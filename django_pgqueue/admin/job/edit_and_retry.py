@@ -1,14 +1,14 @@
 """Retry a finished job with other arguments: a form made from its task, and a new job that is linked to the old one.
 
-`jobs` gives it a URL, and the page of a job links it. The old job stays as it is. Everything is written in one
-transaction, and only if the old job is still as the form showed it: the new job, and an entry of the audit with both
-jobs and the differences of their arguments.
+`jobs` gives it a URL, and the page of a job links it if the form can show the arguments, or says why it cannot. The old
+job stays as it is. Everything is written in one transaction, and only if the old job is still as the form showed it:
+the new job, and an entry of the audit with both jobs and the differences of their arguments.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from django import forms
 from django.contrib import messages
@@ -33,12 +33,15 @@ from django_pgqueue.admin.forms.new_jobs import (
     NotEnqueued,
     decoded,
     finish,
+    pause_notes,
     read_token,
     refusals,
+    say_paused,
     sent_before,
     token_field,
 )
 from django_pgqueue.admin.navigation import page_url, redirect_to
+from django_pgqueue.admin.pause_admin import pauses_of
 from django_pgqueue.admin.private import TEXT_LIMIT
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.encoding import codecs
@@ -71,11 +74,22 @@ class EditForm(ArgumentForm):
             self.fields["confirmed"].label = text
 
 
-def button(request: HttpRequest, job: Job) -> str:
-    """Return the URL of the form for the page of a job, or "" if the user or the job's state does not allow it."""
+class Offer(NamedTuple):
+    """The URL of the form, or why there is none. Both are "" if the user or the state of the job does not allow it."""
+
+    url: str = ""
+    note: str = ""
+
+
+def offer(request: HttpRequest, job: Job) -> Offer:
+    """Return what the page of a job offers. The job has its arguments as text."""
     if job.state not in FINISHED or not EDIT_AND_RETRY.is_allowed(request.user):
-        return ""
-    return page_url(request, "job_edit", job.pk)
+        return Offer()
+    try:
+        editable(job)
+    except NotEditable as error:
+        return Offer(note=str(error))
+    return Offer(page_url(request, "job_edit", job.pk))
 
 
 @sensitive_post_parameters()
@@ -102,7 +116,7 @@ def edit_view(request: HttpRequest, object_id: int, site: AdminSite) -> HttpResp
         title=_("Edit and retry %(job)s") % {"job": visible(str(job))},
         submit=_("Enqueue as a new job"),
         back=page_url(request, "job_change", object_id),
-        notes=_notes(job, form),
+        notes=_notes(request, job, form),
         hidden=token_field(request) + shown.hidden(_seen(request, job)),
     )
 
@@ -116,7 +130,7 @@ def _seen(request: HttpRequest, job: Job) -> dict[int, Seen]:
 
 def _read(alias: str, job_id: int) -> Job | None:
     """Return a job with its arguments and headers as text, because Python cannot decode every JSON value."""
-    texts = {f"{name}_text": Left(Cast(name, TextField()), TEXT_LIMIT + 1) for name in ("arguments", "headers")}
+    texts = {f"{name}_text": Left(Cast(name, TextField()), TEXT_LIMIT) for name in ("arguments", "headers")}
     jobs = Job.objects.using(alias).defer("arguments", "headers", "result")
     return jobs.annotate(**texts, seen_at=statement_time()).filter(pk=job_id).first()
 
@@ -128,7 +142,7 @@ def editable(job: Job) -> tuple[Task[..., Any], StoredArguments]:
         raise NotEditable(_("Only a finished job can be edited and retried. This one is %s.") % visible(job.state))
     if not isinstance(task, Task):
         raise NotEditable(_("No task is registered under the name %s.") % visible(job.task_name))
-    if len(text) > TEXT_LIMIT:
+    if len(text) >= TEXT_LIMIT:  # it may be cut
         raise NotEditable(_("The arguments of this job are too long for a form."))
     try:
         found = json.loads(text)
@@ -136,20 +150,21 @@ def editable(job: Job) -> tuple[Task[..., Any], StoredArguments]:
         if not isinstance(args, list) or not isinstance(kwargs, dict):
             raise TypeError("args must be a list and kwargs an object")
         is_hidden = has_sensitive(task, args, kwargs)
+        # The new job is in no workflow, so its worker would not replace the markers by results.
+        has_results = job.in_graph and next(markers_in([args, kwargs]), None) is not None
     except (ValueError, LookupError, TypeError, RecursionError):
         note = display.shown_arguments(job.task_name, text).note  # encoded, or erased
         raise NotEditable(_("The arguments of this job cannot be edited. %s") % note) from None
     if is_hidden:
         raise NotEditable(_("The arguments of this job cannot be edited, because it has sensitive ones."))
-    # The new job is in no workflow, so its worker would not replace the markers by results.
-    if job.in_graph and next(markers_in([args, kwargs]), None) is not None:
+    if has_results:
         raise NotEditable(
             _("The arguments of this job cannot be edited, because they contain results of other jobs. Retry it.")
         )
     return task, StoredArguments(args, kwargs)
 
 
-def _notes(job: Job, form: EditForm) -> list[Any]:
+def _notes(request: HttpRequest, job: Job, form: EditForm) -> list[Any]:
     values = {"job": f"#{job.pk}", "queue": visible(job.queue_name), "priority": job.priority}
     notes: list[Any] = [
         _(
@@ -159,6 +174,12 @@ def _notes(job: Job, form: EditForm) -> list[Any]:
         % values,
         _("Job %(job)s stays as it is. You can delete it afterwards, or leave it.") % values,
     ]
+    if job.in_graph:
+        notes.append(
+            _("The new job is not part of the workflow of job %(job)s: no other job waits for it or gets its result.")
+            % values
+        )
+    notes += pause_notes(pauses_of(request, job))
     if form.stored.unfit:
         text = display.pretty_json(json.dumps(form.stored.unfit, ensure_ascii=False))
         note = _("The task does not take these arguments of the job. The new job is made without them:")
@@ -200,6 +221,7 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: StoredA
         log_change(request, new, _("Made from job #%s.") % job.pk + f" {changed}", ADDITION)
     values = {"new": new.pk, "old": job.pk, "state": job.state}
     messages.success(request, _("This is the new job #%(new)s. Job #%(old)s stays %(state)s.") % values)
+    say_paused(request, new)
     return int(new.pk)
 
 

@@ -12,10 +12,9 @@ from typing import Final, NamedTuple
 
 from django.db.models import Exists, OuterRef, TextField
 from django.db.models.functions import Cast, Left
-from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from django_pgqueue.admin.formatting import visible
+from django_pgqueue.admin.formatting import full_date, visible
 from django_pgqueue.ground.job_log import HALF_CHARACTERS, LogLine, as_lines
 from django_pgqueue.models import ExecutionLog, Job
 
@@ -59,6 +58,6 @@ def _lines(text: str) -> list[LogLine]:
 
 
 def _shown_line(line: LogLine) -> ShownLine:
-    at = timezone.localtime(line.at)
-    text = f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03} {line.level} {line.logger}: {line.message}"
+    at = f"{full_date(line.at)}.{line.at.microsecond // 1000:03}"
+    text = f"{at} {line.level} {line.logger}: {line.message}"
     return ShownLine(visible(text), line.level in LOUD)

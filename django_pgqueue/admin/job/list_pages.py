@@ -17,12 +17,13 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin import readonly
-from django_pgqueue.admin.formatting import full_date
+from django_pgqueue.admin import private, readonly
+from django_pgqueue.admin.formatting import full_date, shortened
 from django_pgqueue.admin.list_filters import search_of
 from django_pgqueue.admin.readonly import DatabaseChangeList
-from django_pgqueue.job_search import Filters, Found, condition_of, find
-from django_pgqueue.models import DeadJob, Job
+from django_pgqueue.admin.search_keys import Searched
+from django_pgqueue.job_search import Filters, Found, condition_on_few, find, matching
+from django_pgqueue.models import DeadJob
 from django_pgqueue.states import RUNNING_WORDS, STATE_OF, State
 from django_pgqueue.stats.batch_counts import nested_batches
 
@@ -47,7 +48,10 @@ class JobChangeList(DatabaseChangeList):
     """A page of jobs, with their latest executions."""
 
     found: Found
+    searched: Searched
     rows: QuerySet[Any]
+    hides_key = False
+    """Whether the list is to show the jobs of a limit key that the user may not search for."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         """Find the jobs of the list. For "Select all", return all that were found, otherwise any selected job."""
@@ -58,26 +62,29 @@ class JobChangeList(DatabaseChangeList):
 
     def _find(self, request: HttpRequest) -> Found:
         term = self.query.strip()
-        ids = cast(Any, self.model_admin).searched_ids(request, term)
-        only_dead = issubclass(self.model, DeadJob)
-        search = search_of(request, only_dead=only_dead, task_name="" if ids is not None else term)
+        self.searched = cast(Any, self.model_admin).searched(request, term)
+        ids = self.searched.job_ids
+        self.is_by_ids = ids is not None
+        search = search_of(request, only_dead=issubclass(self.model, DeadJob), task_name="" if self.is_by_ids else term)
         self.word = search.words[0] if search is not None and search.words else ""
-        self.is_by_batch = search is not None and search.batch is not None and ids is None
-        self.is_by_limit = search is not None and search.limit is not None and ids is None and not self.word
+        self.is_by_batch = search is not None and search.batch is not None
+        self.is_by_limit = search is not None and search.limit is not None and not self.word
+        nothing = Found([], has_more=False, scope="")
         if search is None:
-            return Found([], has_more=False, scope="")
+            self.hides_key = not private.may_view_key(request, request.GET.get("limit", ""))
+            return nothing
         if ids is not None:
             return self._among(search, ids)
+        if term and search.task_names != (term,):
+            return nothing  # the filter is another task: its jobs have nothing to do with the text
         return find(search, readonly.COUNT_LIMIT)
 
     def _among(self, search: Filters, ids: list[int]) -> Found:
-        """Return those of some jobs that have the chosen state and names, newest first."""
-        condition = condition_of(search.words[0], search.alias) if search.words else Q()
-        condition &= search.names_condition
+        """Return those of some jobs that meet the filters, in the given order."""
+        condition = condition_on_few(search)
         if search.batch is not None:
             condition &= Q(batch_id__in=nested_batches(search.batch, search.alias))
-        jobs = Job.objects.using(search.alias).filter(condition, pk__in=ids[: readonly.COUNT_LIMIT])
-        return Found(list(jobs.order_by("-pk").values_list("pk", flat=True)), has_more=False, scope="")
+        return Found(matching(search, condition, ids[: readonly.COUNT_LIMIT]), has_more=False, scope="")
 
     def get_results(self, request: HttpRequest) -> None:
         """Read the rows of the chosen page, in the order in which they were found."""
@@ -92,6 +99,8 @@ class JobChangeList(DatabaseChangeList):
     @property
     def order_note(self) -> str:
         """The order of the list in words."""
+        if self.is_by_ids:
+            return _("newest first")
         if self.is_by_batch:
             return _("failed jobs first, then unfinished ones") if not self.word else _("newest first")
         if self.word in RUNNING_WORDS:
@@ -126,16 +135,47 @@ class JobChangeList(DatabaseChangeList):
         return "" if since is None else self.get_query_string({"until": as_parameter(since)}, ["p", "until"])
 
     @property
+    def search_note(self) -> str:
+        """What the text in the search box has found, and what was not searched for it or for a limit key."""
+        if self.hides_key:
+            return KEY_NOT_SEARCHED % {"permission": private.PERMISSION_NAME}
+        return "; ".join(filter(None, [self.searched.lookup_note(self.found.ids), self.searched.note]))
+
+    @property
+    def filters_note(self) -> str:
+        """The chosen filters: "state dead, queue mail"."""
+        chosen = [_("dead letters only")] if issubclass(self.model, DeadJob) else []
+        for each in self.filter_specs:
+            values = ", ".join(shortened(str(value)) for value in each.used_parameters.values())
+            chosen += [f"{each.title} {values}"] if values else []
+        return ", ".join(chosen)
+
+    @property
     def empty_note(self) -> Any:
         """A sentence for an empty list, which says what was not searched."""
         if self.found.scope:
             return (OTHERS_LEFT if self.found.since is None else OLDER_LEFT) % {"scope": self.scope_note}
-        return EMPTY_FILTERED if self.has_active_filters or self.query else EMPTY
+        filters = f" ({self.filters_note})" if self.filters_note else ""
+        if self.search_note:
+            sentence = NOT_FOUND_AMONG if filters else NOT_FOUND
+            return sentence % {"note": self.search_note, "filters": self.filters_note}
+        if self.query:
+            return EMPTY_SEARCHED % {"filters": filters}
+        return EMPTY_FILTERED if self.has_active_filters else EMPTY
 
 
 FIRST: Final = gettext_lazy("among the first %(count)s jobs in this order")
 OLDER_LEFT: Final = gettext_lazy("No such job %(scope)s. Older jobs were not searched.")
 OTHERS_LEFT: Final = gettext_lazy("No such job %(scope)s. Other jobs were not searched.")
+NOT_FOUND: Final = gettext_lazy("No job was found: %(note)s.")
+NOT_FOUND_AMONG: Final = gettext_lazy("No job was found with these filters (%(filters)s): %(note)s.")
+EMPTY_SEARCHED: Final = gettext_lazy(
+    "No job with this number, task or search key meets the filters%(filters)s. Jobs that were removed after their "
+    "retention or archived are not here."
+)
+KEY_NOT_SEARCHED: Final = gettext_lazy(
+    "the limit key was not searched, because you do not have the permission “%(permission)s”"
+)
 EMPTY: Final = gettext_lazy("No jobs. Finished jobs are removed after their retention, and may be in the archive.")
 EMPTY_FILTERED: Final = gettext_lazy(
     "No job meets these filters. All jobs in this database were searched. Jobs that were removed after their retention "

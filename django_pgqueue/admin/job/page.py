@@ -7,26 +7,24 @@ arguments, headers and result are read as text, because Python cannot decode eve
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import OuterRef, QuerySet, Subquery, TextField
-from django.db.models.functions import Cast, Left, Right
+from django.db.models.functions import Cast, Left
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_pgqueue.acts.job_retries import IS_RETRIED, retries_of
 from django_pgqueue.admin import live_stack, private, shown
 from django_pgqueue.admin.formatting import (
     badge,
     breakable,
     dated,
-    duration,
     moment,
     progress_line,
     seen_at,
@@ -40,35 +38,21 @@ from django_pgqueue.admin.pause_admin import pauses_of
 from django_pgqueue.admin.private import TEXT_LIMIT
 from django_pgqueue.admin.readonly import ReadOnlyAdmin
 from django_pgqueue.admin.search_keys import search_links
-from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.chunks import is_chunk_key
 from django_pgqueue.declared.steps import is_endless
-from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
-from django_pgqueue.models.operations_link import lease_end
-from django_pgqueue.states import FailurePolicy, Outcome, State
+from django_pgqueue.models import Job, ScheduleRun, UniquenessWindow
+from django_pgqueue.states import FailurePolicy, State
 from django_pgqueue.stats.graphs.figures import Related, dependencies_of, dependents_of
 from django_pgqueue.tasks import registry
 
 from . import edit_and_retry
 from .actions import ON_ONE_JOB, offered
+from .attempts import EXECUTIONS_SHOWN, read_attempts, still_runs
 from .blocked_keys import BLOCKS, blocked_by, blocker_of
-from .columns import FAILURES, is_suspended
-from .kept_logs import HAS_LOG, ShownLine, read_logs
+from .columns import is_suspended
 from .steps import HAS_STEPS, compensation_note, read_steps, shown_step, step_timeline
 from .story import story
 
-ERROR_LIMIT: Final = 2_000
-TRACEBACK_LIMIT: Final = 20_000
-"""Characters shown of each attempt's error (its start) and traceback (its end).
-
-Without the limits, 50 attempts with 5 MB each made a page of 244 MB.
-"""
-
-EXECUTIONS_SHOWN: Final = 50
-"""Latest executions shown. A job that snoozes every minute has 10,000 executions a week."""
-
-COLOURS: Final[dict[str, str]] = {Outcome.SUCCEEDED: "succeeded", **dict.fromkeys(FAILURES, "dead")}
-"""The state whose colour an outcome has. Other outcomes are grey."""
 SHOWN: Final = 20
 """Dependencies, and dependents, that the page shows."""
 POLICIES: Final[dict[str, Promise | str]] = {
@@ -88,18 +72,22 @@ def job_page(
     if job is None:
         return None
     request.current_app = admin.admin_site.name
-    attempts = read_attempts(job)
+    retries = retries_of(str(job._state.db), job.pk) if vars(job)["is_retried"] else []
+    attempts = read_attempts(job, retries)
     steps = read_steps(job) if vars(job)["has_steps"] else []
     pauses = pauses_of(request, job) if job.state == State.READY else []
+    edit = edit_and_retry.offer(request, job)
     context = {
         "job": job,
-        **story(request, job, attempts),
+        **story(request, job, attempts, retries),
         "situation": situation(
             job,
-            attempts[0]["execution"].started_at if attempts else None,
+            attempts[0]["execution"] if attempts else None,
+            lost=attempts[0]["loss_text"] if attempts else "",
             is_paused=bool(pauses),
             is_suspended=is_suspended(job),
         ),
+        "still_runs": still_runs(job, attempts),
         "facts": facts(request, job, pauses),
         "arguments": private.shown_arguments(job, vars(job)["arguments_text"]),
         "headers": private.shown_headers(job, vars(job)["headers_text"]),
@@ -117,7 +105,8 @@ def job_page(
         "blocker": blocker_of(request, job),
         "blocked": blocked_by(job),
         "back": request.get_full_path(),
-        "edit_url": edit_and_retry.button(request, job),
+        "edit_url": edit.url,
+        "edit_note": edit.note,
         "related_jobs": related_jobs(request, job),
         **extra_context,
     }
@@ -140,7 +129,7 @@ def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
     with suppress(ValueError, ValidationError):
         job = (
             queryset.prefetch_related(None)
-            .annotate(**texts, **columns_of_window, is_edited=IS_EDITED, has_steps=HAS_STEPS)
+            .annotate(**texts, **columns_of_window, is_edited=IS_EDITED, is_retried=IS_RETRIED, has_steps=HAS_STEPS)
             .filter(pk=object_id)
             .first()
         )
@@ -229,64 +218,6 @@ def _runs_as(task_name: str) -> str | None:
     """Return the current name of the job's task if the job has one of its aliases; None otherwise."""
     task = registry.get(task_name)
     return task.name if task is not None and task.name != task_name else None
-
-
-def read_attempts(job: Job) -> list[dict[str, Any]]:
-    """Return the latest executions of a job, latest first: at most one more than the page shows.
-
-    The extra one shows that there are more. A second query reads the workers, because an execution can outlive
-    the row of its worker.
-    """
-    executions = Execution.objects.using(job._state.db).filter(job_id=job.pk).defer("error", "traceback")
-    cut = {"short_error": Left("error", ERROR_LIMIT + 1), "end": Right("traceback", TRACEBACK_LIMIT + 1)}
-    annotated = executions.annotate(seen_at=statement_time(), lease_end=lease_end(), has_log=HAS_LOG, **cut)
-    found = list(annotated.order_by("-job_id", "-id")[: EXECUTIONS_SHOWN + 1])
-    workers = Worker.objects.using(job._state.db).in_bulk({execution.worker_id for execution in found})
-    with_texts = private.is_visible(job)
-    with_log = [execution.pk for execution in found if vars(execution)["has_log"]]
-    logs = read_logs(job, with_log) if with_texts else {}
-    return [_attempt(each, workers.get(each.worker_id), logs.get(each.pk, []), with_texts=with_texts) for each in found]
-
-
-def _attempt(execution: Execution, worker: Worker | None, log: list[ShownLine], *, with_texts: bool) -> dict[str, Any]:
-    """Return one execution, formatted for the template."""
-    return {
-        "execution": execution,
-        "worker": visible(str(worker)) if worker else f"#{execution.worker_id}",
-        "outcome": _outcome(execution),
-        "waited": _span(execution.claimed_at, execution.started_at),
-        "ran": _span(execution.started_at, execution.finished_at or seen_at(execution)),
-        "claimed": moment(execution.claimed_at),
-        "started": moment(execution.started_at),
-        "finished": moment(execution.finished_at),
-        "is_failure": execution.outcome in FAILURES,
-        "exception_class": visible(execution.exception_class),
-        "error": visible(_cut(vars(execution)["short_error"])) if with_texts else "",
-        "traceback": visible(_cut_to_end(vars(execution)["end"])) if with_texts else "",
-        "log": log,
-    }
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= ERROR_LIMIT else f"{text[:ERROR_LIMIT]}… {_('(cut)')}"
-
-
-def _cut_to_end(text: str) -> str:
-    """Return the end of a traceback. Its last lines show what went wrong."""
-    return text if len(text) <= TRACEBACK_LIMIT else f"{_('(cut)')} …{text[-TRACEBACK_LIMIT:]}"
-
-
-def _outcome(execution: Execution) -> SafeString:
-    if execution.outcome is None:
-        is_expired = vars(execution)["lease_end"] < seen_at(execution)
-        return badge("dead", _("lost")) if is_expired else badge("running", _("running"))
-    return badge(COLOURS.get(execution.outcome, "cancelled"), execution.outcome)
-
-
-def _span(start: datetime | None, end: datetime | None) -> str:
-    if start is None or end is None:
-        return ""
-    return duration(max(end - start, timedelta()))
 
 
 def related_of(request: HttpRequest, job: Job) -> list[tuple[Promise | str, list[dict[str, Any]], bool]]:

@@ -180,11 +180,10 @@ def step_timeline(job: Job, steps: Sequence[JobStep], attempts: Sequence[dict[st
     if not steps:
         return None
     until = (job.finished_at if job.state in FINISHED else None) or seen_at(job)
-    executions = [attempt["execution"] for attempt in reversed(attempts[:ATTEMPTS])]
     lines = [
-        _attempts(executions, until),
+        _attempts(attempts[:ATTEMPTS][::-1], until),
         *(_step(step, until) for step in steps[-ROWS:]),
-        *_now(job, steps, executions),
+        *_now(job, steps, attempts),
     ]
     spans = [span for line in lines for span in line.spans]
     since = min(span.start for span in spans)
@@ -204,15 +203,28 @@ def step_timeline(job: Job, steps: Sequence[JobStep], attempts: Sequence[dict[st
     }
 
 
-def _attempts(executions: Iterable[Any], until: datetime) -> _StepLine:
-    """Return the attempts of the job. Between them it was suspended, or waited for a worker."""
-    spans = []
-    for execution in executions:
+def _attempts(attempts: Iterable[dict[str, Any]], until: datetime) -> _StepLine:
+    """Return the attempts of the job. Between them it was suspended, or waited for a worker.
+
+    Of a lost attempt, the bar ends where its worker was last seen, and its time is not added up.
+    """
+    spans, total, lost = [], timedelta(), 0
+    for attempt in attempts:
+        execution, loss = attempt["execution"], attempt["loss"]
         kind = FAILED if execution.outcome in FAILURES else RUNNING if execution.outcome is None else ATTEMPT
-        spans.append(_span(kind, execution.started_at or execution.claimed_at, execution.finished_at, until))
-    total = sum((span.end - span.start for span in spans), timedelta())
-    words = {"count": len(spans), "span": duration(total)}
+        start, end = execution.started_at or execution.claimed_at, execution.finished_at
+        if loss is not None:
+            kind, start = FAILED, loss.started_at or execution.claimed_at
+            end, lost = loss.last_seen_at or start, lost + 1
+        span = _span(kind, start, end, until)
+        spans.append(span)
+        total += timedelta() if loss else span.end - span.start
+    words = {"count": len(spans), "span": duration(total), "lost": lost}
     text = ngettext("%(count)s time, %(span)s in all", "%(count)s times, %(span)s in all", len(spans))
+    if lost == len(spans):
+        text = ngettext("%(count)s time, lost", "%(count)s times, all lost", len(spans))
+    elif lost:
+        text = _("%(count)s times, %(lost)s lost, the others %(span)s in all")
     return _StepLine(_("in a worker"), spans, text % words)
 
 
@@ -236,10 +248,12 @@ def _step(step: JobStep, until: datetime) -> _StepLine:
     return _StepLine(shortened(step.name, NAME_LENGTH), [span], text % words)
 
 
-def _now(job: Job, steps: Sequence[JobStep], executions: Sequence[Any]) -> Iterator[_StepLine]:
+def _now(job: Job, steps: Sequence[JobStep], attempts: Sequence[dict[str, Any]]) -> Iterator[_StepLine]:
     """Yield what a running job does now. It began after its last step or, in a new attempt, with the attempt."""
-    execution = executions[-1] if executions else None
-    if job.state != State.RUNNING or execution is None or execution.started_at is None:
+    if job.state != State.RUNNING or not attempts or attempts[0]["loss"]:
+        return
+    execution = attempts[0]["execution"]
+    if execution.started_at is None:
         return
     now = seen_at(job)
     start = max([execution.started_at, *(step.finished_at for step in steps if step.finished_at)])

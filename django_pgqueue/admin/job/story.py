@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import islice, takewhile
 from typing import Any, Final, NamedTuple
 
 from django.db import DataError
@@ -17,16 +18,18 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
+from django_pgqueue.acts.job_retries import JobRetry
 from django_pgqueue.admin import private
-from django_pgqueue.admin.formatting import duration, moment, seen_at, visible, word_badge
+from django_pgqueue.admin.formatting import duration, full_date, moment, seen_at, visible, word_badge
 from django_pgqueue.admin.navigation import allowed_url, key_jobs_url, limit_url, page_url
 from django_pgqueue.declared.limits import has_value, without_value
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.models import Job
-from django_pgqueue.states import FINISHED, Pausable, State
+from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 from django_pgqueue.stats import Reason, Why
 from django_pgqueue.tasks.registry import in_words
 
+from .attempts import retry_event
 from .columns import FAILURES, is_suspended, word
 from .tracebacks import pieces
 
@@ -42,7 +45,9 @@ class ReasonLink(NamedTuple):
     url: str
 
 
-def story(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def story(
+    request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]], retries: Sequence[JobRetry]
+) -> dict[str, Any]:
     """Return the variables of the templates in pgqueue/admin/job/. `attempts` are the latest, latest first."""
     vars(job)["latest_execution"] = attempts[0]["execution"] if attempts else None
     is_visible = private.is_visible(job)
@@ -54,7 +59,7 @@ def story(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]]) ->
         "reason": visible(sentence) if is_visible or not quotes else "",
         "reason_links": [] if why is None else list(reason_links(request, why)),
         "failure": failure(job, attempts),
-        "timeline": list(timeline(job, attempts)),
+        "timeline": list(timeline(job, attempts, retries)),
         "timeline_is_cut": len(attempts) > ATTEMPTS_IN_TIMELINE,
         "is_live": job.state not in FINISHED,
     }
@@ -75,17 +80,27 @@ def _why(job: Job) -> Why | None:
     if job.state not in set(State) - FINISHED and not is_of_graph:
         return None
     try:
-        return stats.why(job.pk, job._state.db)
+        return stats.why(job.pk, job._state.db, time_text=full_date)
     except DataError:  # a time outside Python's range
         return None
 
 
 def failure(job: Job, attempts: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the error of the latest attempt, if that failed and the job has not succeeded."""
-    if not attempts or job.state in (State.SUCCEEDED, State.RUNNING) or not attempts[0]["is_failure"]:
+    """Return the error of the latest attempt, if that failed and the job has not succeeded.
+
+    While an attempt is open, return the error of the last one that failed, unless the job has succeeded after it.
+    `before` has the number of the open attempt and the retry that it follows.
+    """
+    if not attempts or job.state == State.SUCCEEDED:
         return None
-    latest = attempts[0]
-    return {**latest, "pieces": pieces(latest["traceback"])}
+    latest = attempts[0]["execution"]
+    is_open = job.state == State.RUNNING and latest.outcome is None
+    since = takewhile(lambda each: each["execution"].outcome != Outcome.SUCCEEDED, attempts)
+    failed = next((each for each in islice(since, None if is_open else 1) if each["is_failure"]), None)
+    if failed is None:
+        return None
+    before = {"number": latest.attempt, "after": attempts[0]["after"]} if is_open else None
+    return {**failed, "pieces": pieces(failed["traceback"]), "before": before}
 
 
 # ---------------------------------------------------------------------------- the reason
@@ -139,19 +154,23 @@ def _link(request: HttpRequest, label: Promise | str, page: str, /, **parameters
 # ---------------------------------------------------------------------------- the timeline
 
 
-def timeline(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
+def timeline(
+    job: Job, attempts: Sequence[dict[str, Any]], retries: Sequence[JobRetry] = ()
+) -> Iterator[dict[str, str]]:
     """Yield what happened to a job, oldest first, each with the time since the entry before it.
 
     `state` gives the colour of an entry.
     """
     before: datetime | None = None
-    for at, label, state in sorted(_events(job, attempts), key=lambda event: event[0]):
+    for at, label, state in sorted(_events(job, attempts, retries), key=lambda event: event[0]):
         span = "" if before is None else duration(max(at - before, timedelta()))
         yield {"at": moment(at), "label": label, "after": span, "state": state}
         before = at
 
 
-def _events(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[tuple[datetime, str, str]]:
+def _events(
+    job: Job, attempts: Sequence[dict[str, Any]], retries: Sequence[JobRetry]
+) -> Iterator[tuple[datetime, str, str]]:
     yield job.enqueued_at, _("enqueued"), "ready"
     waits_for_event = is_suspended(job) and is_endless(job.run_after, seen_at(job))
     if job.run_after > job.enqueued_at and job.state != State.WAITING and not waits_for_event:
@@ -159,6 +178,9 @@ def _events(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[tuple[date
         is_retry = bool(attempts) and job.run_after >= attempts[0]["execution"].claimed_at
         label = (_("next attempt due") if is_retry else _("due")) if is_ahead else _("due")
         yield job.run_after, label, "scheduled" if is_ahead else "due"
+    for retry in retries:
+        if retry.at is not None:
+            yield retry.at, retry_event(retry), "ready"
     for attempt in attempts[:ATTEMPTS_IN_TIMELINE]:
         yield from _events_of(attempt)
     if job.cancel_requested_at is not None:
@@ -169,12 +191,20 @@ def _events(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[tuple[date
 
 
 def _events_of(attempt: dict[str, Any]) -> Iterator[tuple[datetime, str, str]]:
-    execution = attempt["execution"]
-    number = {"number": execution.attempt, "worker": attempt["worker"]}
-    yield execution.claimed_at, _("attempt %(number)s claimed by %(worker)s") % number, ""
-    if execution.started_at is not None:
-        yield execution.started_at, _("attempt %(number)s started") % number, "running"
-    if execution.finished_at is not None:
+    execution, loss = attempt["execution"], attempt["loss"]
+    started_at = execution.started_at if loss is None else loss.started_at
+    number = {"number": execution.attempt, "worker": attempt["worker"], "after": attempt["after"]}
+    text = _("attempt %(number)s claimed by %(worker)s")
+    if attempt["is_first_after"]:
+        text = _("attempt %(number)s %(after)s claimed by %(worker)s")
+    yield execution.claimed_at, text % number, ""
+    if started_at is not None:
+        yield started_at, _("attempt %(number)s started") % number, "running"
+    if loss is not None and loss.last_seen_at is not None:
+        yield loss.last_seen_at, _("attempt %(number)s last seen by the heartbeat of its worker") % number, ""
+    if loss is not None and loss.found_at is not None:
+        yield loss.found_at, _("attempt %(number)s found lost") % number, "dead"
+    elif execution.finished_at is not None:
         ended = {**number, "outcome": visible(str(execution.outcome)), "error": attempt["exception_class"]}
         text = _("attempt %(number)s %(outcome)s: %(error)s") if ended["error"] else _("attempt %(number)s %(outcome)s")
         yield execution.finished_at, text % ended, "dead" if execution.outcome in FAILURES else str(execution.outcome)

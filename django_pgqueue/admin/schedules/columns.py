@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -12,6 +12,7 @@ from django.contrib import admin
 from django.db.models import OuterRef, QuerySet, Subquery, TextField
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest
+from django.utils import dateformat
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
@@ -20,7 +21,6 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.admin import databases
 from django_pgqueue.admin.formatting import (
     ago,
-    badge,
     breakable,
     duration,
     moment,
@@ -28,6 +28,7 @@ from django_pgqueue.admin.formatting import (
     seen_at,
     shortened,
     visible,
+    word_badge,
 )
 from django_pgqueue.admin.navigation import address
 from django_pgqueue.admin.private import TEXT_LIMIT, as_html, with_permission
@@ -35,13 +36,14 @@ from django_pgqueue.admin.private import shown_arguments as shown_call
 from django_pgqueue.admin.readonly import column
 from django_pgqueue.admin.row_operations import OperationsAdmin
 from django_pgqueue.db.fields import statement_time
-from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
+from django_pgqueue.display import FULL_DATE
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.models.schedules import Origin
-from django_pgqueue.schedules import job_options, next_ticks
+from django_pgqueue.schedules import job_options, next_ticks, words
+
+from .past_runs import state_badge
 
 TICKS_SHOWN: Final = 5
-FORMAT: Final = "%a %Y-%m-%d %H:%M:%S"
 
 
 class ScheduleColumns(OperationsAdmin):
@@ -67,20 +69,7 @@ class ScheduleColumns(OperationsAdmin):
             parts.append(format_html('<div class="pgqueue-last-error">{}</div>', shortened(problem)))
         return format_html_join("", "{}", ((part,) for part in parts))
 
-    @admin.display(description=_("state"))
-    def state(self, schedule: Schedule) -> SafeString:
-        """Return a badge: on, paused, in no worker's code, or cannot run."""
-        if problem_of(schedule):
-            return badge("dead", _("cannot run"))
-        if not schedule.enabled:
-            return badge("paused", _("paused"))
-        if (
-            schedule.confirmed_at is not None
-            and (seen_at(schedule) - schedule.confirmed_at).total_seconds() > CONFIRMED_SECONDS
-        ):
-            return badge("cancelled", _("in no worker's code"))
-        return badge("succeeded", _("on"))
-
+    state = column(_("state"), state_badge)
     task = column(_("task"), lambda schedule: breakable(schedule.task_name))
     where = column(_("defined in"), lambda schedule: schedule.get_origin_display())
 
@@ -114,8 +103,8 @@ class ScheduleColumns(OperationsAdmin):
         if schedule.last_job_id is None or state is None:
             return "" if schedule.last_job_id is None else _("removed")
         if not (found := address("job_change", schedule.last_job_id, site_name=self.admin_site.name)):
-            return badge(state, state)
-        return format_html('<a href="{}">{}</a>', databases.link_to(schedule._state.db, found), badge(state, state))
+            return word_badge(state)
+        return format_html('<a href="{}">{}</a>', databases.link_to(schedule._state.db, found), word_badge(state))
 
     queue = column(_("queue"), lambda schedule: breakable(job_options.current(schedule, "queue_name")))
 
@@ -136,19 +125,15 @@ class ScheduleColumns(OperationsAdmin):
 
 
 def problem_of(schedule: Schedule) -> str:
-    """Return why a schedule cannot run, "" if it can: an invalid expression, or the problem that a worker recorded."""
-    try:
-        next_ticks.check(schedule.expression, schedule.time_zone)
-    except ValueError as error:
-        return visible(str(error))
-    return visible(schedule.problem)
+    """Return why a schedule cannot run, as the pages show it; "" if it can."""
+    return visible(words.problem_of(schedule))
 
 
 # ---------------------------------------------------------------------------- next runs
 
 
 def shown_ticks(schedule: Schedule) -> list[dict[str, Any]]:
-    """Return the next runs in the time zone of the schedule and in UTC, with changes of the clock between them.
+    """Return the next runs in the time zones of the schedule and of the page, with changes of the clock between them.
 
     If the expression or the time zone is invalid, the list is empty. The ticks are those that the scheduler will fire,
     because the same functions calculate them.
@@ -176,9 +161,9 @@ def _tick(at: datetime, before: datetime, now: datetime) -> dict[str, Any]:
     """Return one run, with its offset from UTC as "+02:00 CEST", and whether clocks change before it."""
     offset = at.strftime("%z")
     return {
-        "local": at.strftime(FORMAT),
+        "local": dateformat.format(at, f"D {FULL_DATE}"),
         "offset": f"{offset[:3]}:{offset[3:5]} {at.tzname() or ''}".strip(),
-        "utc": moment(at, at.astimezone(UTC).strftime(FORMAT)),
+        "here": moment(at),
         "distance": ago(at, now) if at > now else gettext("due now"),
         "note": _change_of_clock(at.utcoffset() or timedelta(), before.utcoffset() or timedelta()),
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from zoneinfo import available_timezones
 
 from django import forms
@@ -27,6 +27,8 @@ from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.definition import TaskDefinition
 from django_pgqueue.tasks.redaction import has_sensitive, redacted_call
 
+OPERATION_FIELD: Final = "operation"
+"""The name of the buttons in the form that run, pause or resume the schedule instead of saving the form."""
 DEFAULTS: dict[str, Any] = {
     "args": [],
     "kwargs": {},
@@ -166,8 +168,10 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         return name
 
     def clean(self) -> dict[str, Any]:
-        """Refuse an invalid expression, and arguments that the task does not accept."""
+        """Refuse an invalid expression, arguments that the task does not accept, and operations on unsaved changes."""
         given = super().clean() or self.cleaned_data
+        if OPERATION_FIELD in self.data:
+            self.add_error(None, _("This form differs from the schedule as it is saved."))
         given["expression"] = " ".join(given.get("expression", "").split())
         args, kwargs = given.get("args") or [], given.get("kwargs") or {}
         given |= {"args": args, "kwargs": kwargs, "jitter_seconds": given.get("jitter_seconds") or 0.0}

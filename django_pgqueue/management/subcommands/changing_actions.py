@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -18,7 +18,7 @@ from django.db import connections
 
 from django_pgqueue import acts, queues
 from django_pgqueue.acts import JobAct
-from django_pgqueue.acts.job_changes import ActAudit, ActRun
+from django_pgqueue.acts.job_changes import ActAudit, ActRun, edited_jobs
 from django_pgqueue.display import in_line
 from django_pgqueue.job_search import Filters, find
 from django_pgqueue.options.task_options import OPTIONS
@@ -28,7 +28,7 @@ from .filter_options import add_filters, described, filters_of
 from .filter_options import given_filters as given
 from .job_rows import SeenJob, read_seen
 from .output import Output, counted
-from .paced_changes import AfterBatch, change_all
+from .paced_changes import EDITED, AfterBatch, change_all
 from .subcommand import (
     NotFound,
     Options,
@@ -120,36 +120,48 @@ def run_action(
         raise NotFound(f"Job {missing[0]} does not exist in the database {filters.alias!r}.")
     states = {STATE_OF[word] for word in filters.words}
     fitting = [job for job in jobs if job.state in states and not (action is CANCEL_ACTION and job.cancel_requested_at)]
-    _preview(action, fitting, jobs, out)
+    connection = connections[filters.alias]
+    edited = edited_jobs(connection, action.act, [job.pk for job in fitting])
+    changing = [job for job in fitting if job.pk not in edited]
+    _preview(action, changing, [job for job in jobs if job.pk not in edited], edited, out)
     if found.has_more:
         out.write(f"More jobs meet the filters. Repeat the command after the first {counted(options['limit'])}.")
     if found.scope:
         out.write(f"The search was limited: {found.scope}.")
-    if not fitting and filters.ids:
+    if not changing and filters.ids:
         raise CommandError("Nothing was changed.")
-    if options["dry_run"] or not fitting:
+    if options["dry_run"] or not changing:
         return
     if not options["yes"] and not (filters.ids and not has_terminal()):
-        question = f"{action.name.capitalize()} {counted(len(fitting))}?"
+        question = f"{action.name.capitalize()} {counted(len(changing))}?"
         refusal = "Pass --yes, because there is no terminal to ask on. --dry-run shows the jobs."
         confirm(question, refusal, "Nothing was changed.")
-    audit = ActAudit(
-        connections[filters.alias],
-        action.name,
-        {**described(filters), **{name: value for name in TARGETS if (value := options.get(name)) is not None}},
-        done_by=user_name(),
-        total=len(fitting),
-        reason=options["reason"],
-        rate=options["rate"],
-        stops_on_repeat=after_batch is not None,
-    )
+    chosen = {**described(filters), **_details(options, len(edited))}
+    notes = {"total": len(changing), "reason": options["reason"], "rate": options["rate"]}
+    stops = after_batch is not None
+    audit = ActAudit(connection, action.name, chosen, done_by=user_name(), stops_on_repeat=stops, **notes)
     seen = {job.pk: Seen(job.state, job.finished_at, job.run_after) for job in fitting}
-    changes = ActRun(connections[filters.alias], action.act, seen, audit, change_options)
+    changes = ActRun(connection, action.act, seen, audit, change_options, edited)
     change_all(action.done, changes, audit, out, options["rate"], after_batch or (lambda job_ids: None))
 
 
-def _preview(action: JobAction, fitting: Sequence[SeenJob], jobs: Sequence[SeenJob], out: Output) -> None:
-    """Print how many jobs would change, by task and state, some of their ids, and what is left out and why."""
+def _details(options: Options, edited_count: int) -> dict[str, Any]:
+    """Return what the audit stores besides the filters: the target, and how many jobs are left out as edited."""
+    found = {name: value for name in TARGETS if (value := options.get(name)) is not None}
+    return {**found, "edited": edited_count} if edited_count else found
+
+
+def _preview(
+    action: JobAction,
+    fitting: Sequence[SeenJob],
+    jobs: Sequence[SeenJob],
+    edited: Mapping[int, int | None],
+    out: Output,
+) -> None:
+    """Print how many jobs would change, by task and state, some of their ids, and what is left out and why.
+
+    `jobs` are those that were read without `edited`, which a retry leaves out.
+    """
     out.write(f"{counted(len(fitting))} to {action.name}{':' if fitting else '.'}")
     groups = Counter((job.task_name, job.state) for job in fitting).most_common()
     for (task_name, state), count in groups[:SHOWN_GROUPS]:
@@ -161,6 +173,10 @@ def _preview(action: JobAction, fitting: Sequence[SeenJob], jobs: Sequence[SeenJ
     chosen = {job.pk for job in fitting}
     for state, count in Counter(job.state for job in jobs if job.pk not in chosen).items():
         out.write(f"{counted(count)} left out: {_why_left_out(action, state)}.")
+    if edited:
+        pairs = [f"{job_id} as {new_id or 'a job that was removed'}" for job_id, new_id in edited.items()]
+        shown = ", ".join(pairs[:SHOWN_IDS]) + (", …" if len(pairs) > SHOWN_IDS else "")
+        out.write(f"{counted(len(edited))} left out: {EDITED} ({shown}).")
 
 
 def _why_left_out(action: JobAction, state: str) -> str:

@@ -16,10 +16,15 @@ from .subcommand import Options, Subcommand, UsageError, add_reading
 
 
 def when(row: JobRow) -> str:
-    """Return since when a job is in its state, or in how long it is due. "" for a job of a workflow that waits."""
+    """Return since when a job is in its state, or in how long it is due. "" for a job of a workflow that waits.
+
+    A lost job is in its state since the end of its lease: nobody knows how long it ran.
+    """
     if row.finished_at is not None:
         return f"{duration(row.seen_at - row.finished_at, brief=True)} ago"
     execution = row.execution
+    if row.word == "lost" and execution is not None:
+        return f"for {duration(row.seen_at - vars(execution)['lease_end'], brief=True)}"
     if row.state == "running":
         started = execution and (execution.started_at or execution.claimed_at)
         return f"for {duration(row.seen_at - started, brief=True)}" if started else ""

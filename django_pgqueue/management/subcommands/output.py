@@ -16,9 +16,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.core.management.base import OutputWrapper
-from django.utils import timezone
 
-from django_pgqueue.display import in_line
+from django_pgqueue.display import full_date, in_line
 
 GAP: Final = "  "
 NARROWEST: Final = 12
@@ -38,8 +37,10 @@ COLOURS: Final = {
     "cancelled": "grey",
     "stopped": "grey",
     "silent": "red",
+    "failing": "red",
+    "cannot run": "red",
 }
-"""The colours of words for states."""
+"""The colours of words for states. A comma can follow the word in a cell."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def _cell(text: str, width: int, column: Column) -> str:
 def _colour(text: str, column: Column, line: int) -> str | None:
     if line == 0:
         return "bold"
-    return COLOURS.get(text) if column.is_state else None
+    return COLOURS.get(text.partition(",")[0]) if column.is_state else None
 
 
 def _in_colour(text: str, colour: str | None) -> str:
@@ -184,10 +185,8 @@ def _in_colour(text: str, colour: str | None) -> str:
 
 
 def date_of(at: datetime | None) -> str:
-    """Return the date and the time to the second, in the current time zone."""
-    if at is None:
-        return ""
-    return (timezone.localtime(at) if timezone.is_aware(at) else at).strftime("%Y-%m-%d %H:%M:%S")
+    """Return the date and the time to the second, in the current time zone; "" for None."""
+    return "" if at is None else full_date(at)
 
 
 def counted(count: int, noun: str = "job") -> str:

@@ -27,6 +27,8 @@ from .subcommand import user_name
 
 logger = logging.getLogger("django_pgqueue.operator")
 
+EDITED: Final = "edited and retried as new jobs in the admin"
+"""Why a retry leaves out a job."""
 TICK_SECONDS: Final = 0.1
 """How often a sleep ends to look for a Ctrl-C."""
 AfterBatch = Callable[[Sequence[int]], None]
@@ -109,6 +111,8 @@ def change_all(
         raise CommandError(f"{stop}. {done} {of_all}. The others are unchanged.") from None
     audit.end()
     out.write(f"{done} {counted(len(changes.changed))}.")
+    if changes.edited:
+        out.write(f"Left out {counted(len(changes.edited))}: {EDITED}.")
     if left := changes.unchanged_count:
         why = "unfinished work needs them" if changes.act is DELETE else "another job has their key"
         out.write(f"Left {counted(left)} unchanged: they have changed since, are locked, or {why}.")

@@ -19,6 +19,8 @@ from django_pgqueue.models import Job, Schedule
 from django_pgqueue.models.operations_link import database_now
 from django_pgqueue.models.schedules import Origin
 from django_pgqueue.schedules import job_options, next_ticks, run_and_resume
+from django_pgqueue.schedules.words import ScheduleWord, problem_of, word_of
+from django_pgqueue.stats.schedule_runs import failed_in_a_row, past_runs
 
 from .output import Column, Output, counted, date_of
 from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, add_reading, database_alias
@@ -33,20 +35,19 @@ def _list(options: Options, out: Output) -> None:
     last_job = Job.objects.filter(pk=OuterRef("last_job_id")).values("state")[:1]
     found = Schedule.objects.using(alias).defer("arguments").order_by("name", "origin")
     schedules = list(found.annotate(seen_at=database_now(), last_state=Subquery(last_job)))
+    runs = past_runs(connections[alias], [schedule.pk for schedule in schedules])
+    for schedule in schedules:
+        vars(schedule)["failed_in_a_row"] = failed_in_a_row(runs[schedule.pk])
     out.listing("schedules", COLUMNS, schedules, f"{counted(len(schedules), 'schedule')}.", _as_json)
 
 
+def _word(schedule: Any) -> ScheduleWord:
+    return word_of(schedule, schedule.seen_at, schedule.failed_in_a_row)
+
+
 def _state(schedule: Any) -> str:
-    return "on" if schedule.enabled else "paused"
-
-
-def _problem(schedule: Any) -> str:
-    """Return why a schedule cannot run, "" if it can."""
-    try:
-        next_ticks.check(schedule.expression, schedule.time_zone)
-    except ValueError as error:
-        return str(error)
-    return str(schedule.problem)
+    word = _word(schedule)
+    return f"{word}, {schedule.failed_in_a_row} in a row" if word is ScheduleWord.FAILING else word
 
 
 def _as_json(schedule: Any) -> dict[str, Any]:
@@ -58,12 +59,13 @@ def _as_json(schedule: Any) -> dict[str, Any]:
         "priority": job_options.current(schedule, "priority"),
         "expression": schedule.expression,
         "time_zone": schedule.time_zone,
-        "state": _state(schedule),
+        "state": _word(schedule),
+        "failed_in_a_row": schedule.failed_in_a_row,
         "next_run_at": schedule.next_run_at if schedule.enabled else None,
         "last_run_at": schedule.last_run_at,
         "last_job_id": schedule.last_job_id,
         "last_job_state": schedule.last_state,
-        "problem": _problem(schedule),
+        "problem": problem_of(schedule),
     }
 
 
@@ -86,7 +88,7 @@ COLUMNS: Final = (
     Column("last run", lambda schedule: date_of(schedule.last_run_at)),
     Column("last job", _last_job),
     Column("queue", lambda schedule: job_options.current(schedule, "queue_name"), is_flexible=True),
-    Column("problem", _problem, is_flexible=True),
+    Column("problem", problem_of, is_flexible=True),
 )
 
 

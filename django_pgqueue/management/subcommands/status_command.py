@@ -57,6 +57,7 @@ COLUMNS: Final = (
     Column("retrying", lambda queue: queue.retrying, is_number=True),
     Column("paused", lambda queue: queue.paused, is_number=True),
     Column("running", lambda queue: queue.running, is_number=True),
+    Column("prefetched", lambda queue: queue.prefetched, is_number=True),
     Column("lost", lambda queue: queue.lost, is_number=True),
     Column("dead", lambda queue: queue.dead, is_number=True),
     Column("in/min", lambda queue: rate(queue.enqueued_per_minute), is_number=True),
@@ -76,13 +77,14 @@ def tiles(overview: stats.Overview, out: Output) -> list[str]:
     in_and_out = f"{rate(overview.enqueued_per_minute)} in"
     if overview.finished_per_minute is not None:
         in_and_out += f", {rate(overview.finished_per_minute)} out"
+    prefetched = f", {overview.prefetched} claimed and waiting for a slot" if overview.prefetched.value else ""
     suspended = f"; steps suspend {overview.suspended} of them" if overview.suspended.value else ""
     lines = [
         ("due", f"{overview.due}{'' if oldest is None else f', the oldest for {span(oldest)}'}", ""),
         ("later", f"{overview.scheduled} scheduled, {overview.retrying} retrying{suspended}", ""),
         *([("waiting", f"{overview.waiting} for other jobs", "")] if overview.waiting.value else []),
         ("paused", str(overview.paused), "paused" if overview.paused.value else ""),
-        ("running", f"{overview.running}, and {overview.lost} lost", "lost" if overview.lost.value else ""),
+        ("running", f"{overview.running}{prefetched}, and {overview.lost} lost", "lost" if overview.lost.value else ""),
         ("dead", f"{overview.dead}, {overview.dead_24h} of them in 24 h", "dead" if overview.dead_24h.value else ""),
         ("per minute", in_and_out, ""),
         ("workers", f"{overview.workers}, {overview.slots_busy} of {overview.slots_total} slots busy", ""),

@@ -35,6 +35,7 @@ COLUMNS: Final = (
     Column("queue", lambda each: each.task.queue_name, is_flexible=True),
     Column("due", lambda each: each.depth.due, is_number=True),
     Column("running", lambda each: each.depth.running, is_number=True),
+    Column("prefetched", lambda each: each.depth.prefetched, is_number=True),
     Column("dead", lambda each: each.depth.dead, is_number=True),
     Column("arguments", lambda each: signature_of_call(each.task), is_flexible=True),
     Column("options", ListedTask.options, is_flexible=True),

@@ -9,7 +9,6 @@ from django_pgqueue.db.statements import execute
 from django_pgqueue.states import FailurePolicy, State
 from django_pgqueue.stats.answers import FoundReason, Reason
 from django_pgqueue.stats.explained_job import ExplainedJob
-from django_pgqueue.stats.sentences import time_text
 from django_pgqueue.tasks.registry import in_words
 
 from .queries import WAITS_OF_JOB
@@ -39,18 +38,19 @@ def reason_of_graph(job: ExplainedJob) -> FoundReason | None:
     if not row.in_graph or row.state not in (State.WAITING, State.CANCELLED):
         return None
     groups = [_Dependencies(*found) for found in execute(job.connection, WAITS_OF_JOB, params)]
-    return _cancelled(row, groups) if row.state == State.CANCELLED else _waiting(groups)
+    return _cancelled(job, groups) if row.state == State.CANCELLED else _waiting(groups)
 
 
-def _cancelled(row: Any, groups: Iterable[_Dependencies]) -> FoundReason | None:
+def _cancelled(job: ExplainedJob, groups: Iterable[_Dependencies]) -> FoundReason | None:
     causes = [group for group in groups if group.has_cancelled]
     if not causes:
         return None
+    finished_at = job.row.finished_at
     sentence = (
-        f"It was cancelled at {time_text(row.finished_at)}, because it depends on {_named(causes, FAILED)}. "
+        f"It was cancelled at {job.time_text(finished_at)}, because it depends on {_named(causes, FAILED)}. "
         "A retry of the dead job restores it."
     )
-    return _reason(Reason.DEPENDENCY_FAILED, sentence, causes, finished_at=row.finished_at)
+    return _reason(Reason.DEPENDENCY_FAILED, sentence, causes, finished_at=finished_at)
 
 
 def _waiting(groups: list[_Dependencies]) -> FoundReason:

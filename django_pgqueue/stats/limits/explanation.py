@@ -18,7 +18,7 @@ from django_pgqueue.states import State
 from django_pgqueue.stats.answers import NONE, Count, FoundReason, Reason
 from django_pgqueue.stats.depths import COUNT_LIMIT
 from django_pgqueue.stats.explained_job import ExplainedJob
-from django_pgqueue.stats.sentences import jobs_ahead, time_text
+from django_pgqueue.stats.sentences import jobs_ahead
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.registry import in_words
 
@@ -53,7 +53,7 @@ def reason_of_limit(job: ExplainedJob) -> FoundReason | None:
         return None
     reason, ahead = REASONS[wait.reason], ahead_in_key(job)
     if reason in (Reason.BLOCKED_BY_DEAD, Reason.KEY_ORDER):
-        return FoundReason(reason, _order(row, state), {"ahead": ahead, "blocking_job_id": state.head_id})
+        return FoundReason(reason, _order(job, state), {"ahead": ahead, "blocking_job_id": state.head_id})
     if wait.seconds is None:
         job_ids = tuple(state.running_job_ids or ())
         probe = PROBING if job.controls.has_open_breaker(row.limit_key) else ""
@@ -62,7 +62,7 @@ def reason_of_limit(job: ExplainedJob) -> FoundReason | None:
         )
     admitted_at = row.seen_at + timedelta(seconds=wait.seconds)
     return FoundReason(
-        reason, _time_of(row, policy, reason, admitted_at, ahead), {"ahead": ahead, "admitted_at": admitted_at}
+        reason, _time_of(job, policy, reason, admitted_at, ahead), {"ahead": ahead, "admitted_at": admitted_at}
     )
 
 
@@ -93,8 +93,9 @@ def _undeclared(limit_key: str) -> str:
     )
 
 
-def _order(row: Any, state: KeyState) -> str:
+def _order(job: ExplainedJob, state: KeyState) -> str:
     """Return which job of the ordered key comes first."""
+    row = job.row
     first = f"Job {state.head_id} of the same ordered key {in_words(row.limit_key)} comes first"
     if state.head_state == State.DEAD:
         return f"{first}, and it is dead: retry or delete it."
@@ -102,7 +103,7 @@ def _order(row: Any, state: KeyState) -> str:
         return f"{first}, and it is running."
     due_seconds = state.head_due_seconds or 0.0
     if due_seconds > 0:
-        return f"{first}, and it is due at {time_text(row.seen_at + timedelta(seconds=due_seconds))}."
+        return f"{first}, and it is due at {job.time_text(row.seen_at + timedelta(seconds=due_seconds))}."
     return f"{first}, and it is due."
 
 
@@ -118,9 +119,9 @@ def _slots(row: Any, policy: KeyPolicy, state: KeyState, ahead: Count) -> str:
     )
 
 
-def _time_of(row: Any, policy: KeyPolicy, reason: Reason, admitted_at: datetime, ahead: Count) -> str:
+def _time_of(job: ExplainedJob, policy: KeyPolicy, reason: Reason, admitted_at: datetime, ahead: Count) -> str:
     """Return when the hold ends, or when the rate admits the job."""
-    key, at = in_words(row.limit_key), time_text(admitted_at)
+    key, at = in_words(job.row.limit_key), job.time_text(admitted_at)
     if reason is Reason.KEY_HELD:
         return f"Its limit key {key} is held until {at}, because a task raised Throttled{_behind(ahead)}."
     return f"The rate {policy.rate} of its limit key {key} does not admit it before {at}{_behind(ahead)}."

@@ -24,6 +24,7 @@ from django_pgqueue.exceptions import (
     TaskTimeout,
     Throttled,
 )
+from django_pgqueue.ground.attempt_ends import KEPT_RUNNING
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.settings.conf import get_settings
@@ -127,7 +128,7 @@ def given_up(claimed: Claimed, started_at: float, *, alias: str, stack: str, can
     """
     most_bytes = get_settings().MAX_TRACEBACK_BYTES
     if cancelled:
-        error = error_text.storable(f"{CANCELLED}, but its code kept running.\n{stack}", most_bytes)
+        error = error_text.storable(f"{KEPT_RUNNING}\n{stack}", most_bytes)
         return for_each_job(
             claimed, lambda job: Report(job, Ending.CANCELLED, started_at, time.monotonic(), error=error)
         )

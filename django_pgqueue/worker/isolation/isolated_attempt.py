@@ -17,6 +17,7 @@ import time
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from django_pgqueue.ground.attempt_ends import ISOLATED_DIED
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import job_event
 from django_pgqueue.lifecycle.types import Claimed
@@ -214,7 +215,7 @@ class IsolatedAttempt:
         if self.cancelled:
             return self._report(Ending.CANCELLED, CANCELLED)
         how = "its exit status is unknown" if status is None else exit_code_text(os.waitstatus_to_exitcode(status))
-        report = self._report(Ending.CRASHED, f"the job's isolated process died ({how})")
+        report = self._report(Ending.CRASHED, f"{ISOLATED_DIED} ({how})")
         for each in (report, *report.others):
             each.delay_seconds = retry_policy.delay_after_crash(each.claimed, alias=self.alias)
         return report

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.ground.attempt_ends import LEASE_RAN_OUT
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import rescues
 from django_pgqueue.lifecycle.types import OpenExecution, TransitionResult
@@ -27,7 +28,6 @@ OBSERVED_HEARTBEATS: Final = 2.0
 """For how many heartbeats of time with commits a lease must stay the same before its execution is rescued."""
 FROM_HEARTBEATS: Final = 2.75
 """How many heartbeats before its end a lease is observed. A live worker extends it when three are left."""
-RESCUED: Final = "the worker was lost: its lease ran out"
 
 
 def observed_from_seconds() -> float:
@@ -152,7 +152,7 @@ class Rescuer:
         rescued = rescues.rescue(
             connection,
             self.delay_for,
-            error=RESCUED,
+            error=LEASE_RAN_OUT,
             leases=leases,
             skipped_ids=self._unrescued.skipped_ids(),
             on_refused=lambda execution, error: self._unrescued.note(
@@ -174,5 +174,11 @@ def _statement_for(execution: OpenExecution) -> str:
 
 def _crash(execution: OpenExecution, result: TransitionResult) -> JobTransition:
     return ended(
-        execution, result, Ending.CRASHED, is_due=True, error=RESCUED, is_rescued=True, limit_key=execution.limit_key
+        execution,
+        result,
+        Ending.CRASHED,
+        is_due=True,
+        error=LEASE_RAN_OUT,
+        is_rescued=True,
+        limit_key=execution.limit_key,
     )

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 
+from django_pgqueue.ground.attempt_ends import STACK_OF_RUNNING
 from django_pgqueue.ground.log_events import event, job_event
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.worker.execution import error_text
@@ -137,7 +138,7 @@ class LoopSlots(threading.Thread):
         was_cancelled = attempt.timed_out or attempt.cancelled
         stack = "".join(coroutine_frames(task).format()) if was_cancelled else self.stack()
         reason = "The coroutine was cancelled and did not end." if was_cancelled else "The event loop was blocked."
-        stack = f"{reason} Stack 5 s after the job should have stopped:\n{stack}"
+        stack = f"{reason} {STACK_OF_RUNNING}\n{stack}"
         is_cancelled = attempt.asked and not attempt.timed_out
         return given_up(attempt.claimed, attempt.started_at, alias=attempt.alias, stack=stack, cancelled=is_cancelled)
 

@@ -20,6 +20,7 @@ from queue import Empty
 from typing import Final
 
 from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
+from django_pgqueue.ground.attempt_ends import STACK_OF_RUNNING
 from django_pgqueue.ground.log_events import job_event
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.worker.execution import error_text
@@ -165,7 +166,7 @@ class ThreadSlot(threading.Thread):
             self._given_up = True
             frame = sys._current_frames().get(self.ident or 0)
             stack = "".join(traceback.format_stack(frame)) if frame else ""
-            text = f"Stack 5 s after the job should have stopped:\n{stack}"
+            text = f"{STACK_OF_RUNNING}\n{stack}"
             # Decide by the request, not by a raised exception: none can be raised in a thread that waits for a log
             # handler's lock.
             is_cancelled = attempt.asked and not attempt.timed_out

@@ -84,6 +84,54 @@ BULK_ACTS = [
         ),
     ),
     *of_tests(
+        ("tests/worker/test_bulk_acts_of_edited_jobs.py",),
+        Mutant("a retry takes edited jobs", "WHERE is_edited IS NULL\n", "WHERE true\n", "RETRY"),
+        Mutant("a preview counts edited jobs", " and not self.is_edited", "", inside="ChosenJob.is_fitting"),
+        Mutant("a retry of one edited job does nothing", "with_edited=alone", "with_edited=False", inside="retry"),
+        Mutant("any act makes a job edited", "act.action = 'edit_and_retry' AND ", "", "EDITS"),
+        Mutant("the new job counts as edited", "act.filter #>> '{jobs,0}' = job.id::text", "true", "EDITS"),
+        Mutant(
+            "the first new job is named", "ORDER BY edited.audit_id DESC", "ORDER BY edited.audit_id", "EDITED_JOBS"
+        ),
+    ),
+    *of_tests(
+        ("tests/test_changed_jobs.py",),
+        Mutant(
+            "a command counts edited jobs as those to retry",
+            "[job for job in fitting if job.pk not in edited]",
+            "fitting",
+            inside="run_action",
+        ),
+        Mutant("the audit counts no edited jobs as left", "audit.leave(len(edited))", "pass", inside="ActRun.__init__"),
+    ),
+    *of_tests(
+        ("tests/admin/test_edited_jobs.py",),
+        Mutant(
+            "an edited job is retried without a question",
+            "(edited and not leaves_edited)",
+            "False",
+            inside="confirmation.ask",
+        ),
+        Mutant("a question counts edited jobs", "if job_id not in left_out)", ")", inside="confirmation.ask"),
+        Mutant(
+            "the audit of a bulk retry counts no edited jobs",
+            "if action != TransitionName.RETRY:",
+            "if True:",
+            inside="bulk_preview._with_edited",
+        ),
+        Mutant(
+            "an answer is taken for another question",
+            ' and request.POST.get(COPIES, "") == copies',
+            "",
+            inside="confirmation.ask",
+        ),
+        Mutant(
+            "the audit of a selection counts none", '({"edited": len(edited)} if edited else {})', "{}", inside="_act"
+        ),
+        Mutant("the numbers of jobs are a tuple", "list | tuple", "list", inside="bulk_acts._numbers"),
+        Mutant("a refused edit is offered", "        editable(job)\n", "        pass\n", inside="edit_and_retry.offer"),
+    ),
+    *of_tests(
         ("tests/history/test_audit_entries.py",),
         Mutant("erased arguments stay in the audit", "    SET detail = NULL\n", "    SET detail = detail\n", "ERASE"),
         Mutant("rows of deletions are removed", "act.action = 'delete' OR", "", "PRUNE_AUDITED_JOBS"),

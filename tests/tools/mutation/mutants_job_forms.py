@@ -95,5 +95,50 @@ FORMS = [
             "(VIEW_JOB,)",
             inside="acts.ENQUEUE",
         ),
+        Mutant(
+            "the form is silent about a pause",
+            "[*notes, *pause_notes(pauses)]",
+            "notes",
+            inside="enqueue_form._notes",
+        ),
+        Mutant(
+            "the message is silent about a pause",
+            "if pauses := pauses_of(request, job):",
+            "if False:",
+            inside="say_paused",
+        ),
+        Mutant(
+            "the form sees only pauses of the task's queue",
+            "queue_name or task.queue_name",
+            "task.queue_name",
+            inside="enqueue_form._notes",
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_schedules.py",),
+        Mutant(
+            "run now drops unsaved changes",
+            "if not self._has_changes(request, schedule):",
+            "if True:",
+            inside="ScheduleAdmin.changeform_view",
+        ),
+        Mutant(
+            "run now saves unsaved changes",
+            "if OPERATION_FIELD in self.data:",
+            "if False:",
+            inside="ScheduleForm.clean",
+        ),
+        Mutant(
+            "a form with errors forgets what it showed",
+            "if posted is None else",
+            "if True else",
+            inside="same_schedule_field",
+        ),
+        Mutant(
+            "anybody runs a schedule by its form",
+            "check(request, operation.act)",
+            "pass",
+            inside="ScheduleAdmin._pressed",
+        ),
     ),
 ]

@@ -112,9 +112,9 @@ CLICKS = of_tests(
     Mutant("the page's row does not count", "row.pk: on_page[row.pk]", "row.pk: Seen(*row[1:4])", inside="_fitting"),
     Mutant(
         "succeeded jobs run without a question",
-        "or not counts[State.SUCCEEDED] or",
-        "or True or",
-        inside="ask",
+        "counts[State.SUCCEEDED] or (",
+        "False or (",
+        inside="confirmation.ask",
     ),
     Mutant("dead letters retry anything", "each.state == State.DEAD", "True", inside="_still_listed"),
 )
@@ -415,7 +415,7 @@ UNSEEN = [
 LINES = of_tests(
     ("tests/management/test_forged_lines.py",),
     Mutant("a line break in a name begins a line", '.replace("\\n", "\\\\n")', "", inside="in_line"),
-    Mutant("an error begins lines", "indent(error, INDENT)", "error", inside="show_action._write"),
+    Mutant("an error begins lines", "indent(error, INDENT)", "error", inside="_write_failure"),
 )
 OPERATORS = [
     *(*EXACT, *SHELL, *CLICKS, *MEETING, *MANY, *ELSEWHERE, *READING, *DOCTOR),

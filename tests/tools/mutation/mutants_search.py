@@ -40,12 +40,124 @@ WRITTEN = of_tests(
 SEARCHED = [
     *of_tests(
         ("tests/admin/test_search_keys.py",),
-        Mutant("anybody may search", "if not private.may_view(request):", "if False:", inside="search_keys.find"),
         Mutant(
-            "a sensitive name is searched", "if hidden else found", "if False else found", inside="search_keys.find"
+            "anybody may search for a value",
+            "    if not private.may_view(request):\n",
+            "    if False:\n",
+            inside="search_keys.search",
         ),
         Mutant(
-            "the task's name is a search key", "if is_declared or SearchKey", "if True or SearchKey", inside="term_of"
+            "anybody may search for the beginning of a value",
+            "elif len(text) >= MAX_LENGTH:",
+            "elif False:",
+            inside="_with_key",
+        ),
+        Mutant("a sensitive name is searched", "hidden=hidden,", "hidden=(),", inside="_look_up"),
+        Mutant(
+            "an alias of a sensitive task is searched",
+            "for each in registry.names_of(task.name)]\n    found",
+            "for each in [task.name]]\n    found",
+            inside="_look_up",
+        ),
+        Mutant(
+            "jobs of unknown tasks are found without permission",
+            "task_names=known",
+            "task_names=None",
+            inside="_look_up",
+        ),
+        Mutant(
+            "a name that only rows have is searched without permission",
+            "is_in_row = private.may_view(request) and",
+            "is_in_row =",
+            inside="term_of",
+        ),
+        Mutant("a search without permission is not logged", "        _log(request, name)\n", "", inside="_with_key"),
+        Mutant("an act logs its search twice", "if request in _logged:", "if False:", inside="search_keys._log"),
+        Mutant(
+            "hidden jobs take the places of others",
+            "KEYS_SEARCHED\n    params",
+            "limit\n    params",
+            inside="jobs_by_search_keys",
+        ),
+        Mutant("keys count as jobs", "SELECT DISTINCT ON (found.job_id) found", "SELECT found", "JOBS_BY_SEARCH_KEYS"),
+        Mutant(
+            "the task's name is a search key",
+            "if name in _declared() or (",
+            "if True or (",
+            inside="term_of",
+        ),
+        Mutant(
+            "a text that is no value lists every job of the chosen task",
+            "if term and search.task_names != (term,):",
+            "if False:",
+            inside="JobChangeList._find",
+        ),
+        Mutant(
+            "a filter without a task lists every job",
+            'chosen.get("task") or task_name',
+            'chosen.get("task", task_name)',
+            inside="search_of",
+        ),
+        Mutant(
+            "a search forgets the exception class",
+            "matching(search, condition, ",
+            "matching(Filters(search.alias), condition, ",
+            inside="JobChangeList._among",
+        ),
+        Mutant(
+            "a search forgets the times",
+            "            ended_between(filters) if STATE_OF[word] in FINISHED else ids_between(filters)\n",
+            "            Q()\n",
+            inside="condition_on_few",
+        ),
+        Mutant(
+            "a job with the number stands behind those with the value",
+            "[*numbered, *found]",
+            "sorted([*numbered, *found], reverse=True)",
+            inside="search_keys.search",
+        ),
+        Mutant(
+            "a value is looked up under one name",
+            "_look_up(alias, names[:",
+            "_look_up(alias, names[:1][:",
+            inside="_with_value",
+        ),
+        Mutant(
+            "a value is looked up under any number of names",
+            "_look_up(alias, names[:NAMES_LIMIT], text)",
+            "_look_up(alias, names, text)",
+            inside="_with_value",
+        ),
+        Mutant("a number is no value", "[*numbered, *found]", "[*numbered]", inside="search_keys.search"),
+        Mutant(
+            "a count is exact although keys were not searched",
+            "{% elif not cl.search_note %}",
+            "{% else %}",
+            file="pagination.html",
+        ),
+        Mutant(
+            "a list by a hidden limit key hides that it was not searched",
+            "if self.hides_key:",
+            "if False:",
+            inside="JobChangeList.search_note",
+        ),
+    ),
+    *of_tests(
+        ("tests/stats/test_stats_plans.py",),
+        Mutant(
+            "a lookup reads every key with the value",
+            "        LIMIT %(searched)s\n    ) AS key",
+            "    ) AS key",
+            "JOBS_BY_SEARCH_KEYS",
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_batches.py",),
+        Mutant(
+            "a search of descriptions counts as exact",
+            "if term and row_id_of",
+            "if False and row_id_of",
+            inside="BatchChangeList.scope_note",
         ),
     ),
     *of_tests(

@@ -1,4 +1,4 @@
-"""Mutants of what operators see of batches, steps and workflows: counts, acts, the timeline, the graph and reasons.
+"""Mutants of what operators see of batches, steps, workflows and times: counts, acts, timelines, graphs and reasons.
 
 `mutation` explains what a mutant is and how mutants are tried. Each names the tests that must fail.
 """
@@ -145,5 +145,66 @@ SEEN = [
             inside="graphs.explanation._cancelled",
         ),
         Mutant("jobs of no workflow are nodes", "if in_graph)", "if True)", inside="workflow_graph"),
+    ),
+]
+TIMES = [
+    Mutant(
+        "a page shows times in UTC",
+        "timezone.localtime(at) if timezone.is_aware(at) else at",
+        "at",
+        inside="full_date",
+        tests=("tests/admin/test_every_page.py",),
+    ),
+    Mutant(
+        "the reason of a job has times in UTC",
+        ", time_text=full_date",
+        "",
+        inside="story._why",
+        tests=("tests/admin/test_job_story.py",),
+    ),
+    Mutant(
+        "the audit shows ends of overrides as ISO 8601",
+        "is_time=name in TIMES",
+        "is_time=False",
+        inside="bulk_acts._shown",
+        tests=("tests/admin/test_bulk_acts.py",),
+    ),
+    Mutant(
+        "labels of charts have times without dates",
+        "full_date(self.",
+        "str(self.",
+        inside="Period.labels",
+        tests=("tests/admin/test_charts.py",),
+    ),
+    Mutant(
+        "the next runs are not in the zone of the page",
+        "moment(at)",
+        'moment(at, f"{at:%F %T}")',
+        inside="_tick",
+        tests=("tests/admin/test_next_ticks.py",),
+    ),
+    Mutant(
+        "log lines have times in UTC",
+        "full_date(line.at)",
+        "line.at:%F %T",
+        inside="kept_logs._shown_line",
+        tests=("tests/admin/test_kept_logs.py",),
+    ),
+    Mutant(
+        "an explainer writes times in UTC for every caller",
+        "self.time_text = time_text",
+        "from .sentences import utc_text\n\n        self.time_text = utc_text",
+        inside="ExplainedJob",
+        tests=("tests/stats/test_explanation.py",),
+    ),
+    *of_tests(
+        ("tests/admin/test_without_time_zones.py",),
+        Mutant("the pages name no time zone", "Times in {{ zone }}", "", file="navigation.html"),
+        Mutant(
+            "a history has times of another form",
+            "action.action_time|pgqueue_moment",
+            'action.action_time|date:"DATETIME_FORMAT"',
+            file="admin/history.html",
+        ),
     ),
 ]

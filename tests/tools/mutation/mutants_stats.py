@@ -103,8 +103,32 @@ STATS = [
         Mutant("a silent worker is live", "age_seconds < lease_seconds", "True", inside="read_workers"),
         Mutant(
             "a lost job is running",
-            "FILTER (WHERE NOT opened.is_lost), count(*)",
-            "FILTER (WHERE true), count(*)",
+            "WHERE NOT is_lost AND NOT is_prefetched",
+            "WHERE NOT is_prefetched",
+            inside="OPEN_EXECUTIONS_BY_TASK",
+        ),
+        Mutant(
+            "a prefetched job is running",
+            "WHERE NOT is_lost AND NOT is_prefetched",
+            "WHERE NOT is_lost",
+            inside="OPEN_EXECUTIONS_BY_TASK",
+        ),
+        Mutant(
+            "a job runs only when its start is recorded",
+            " AND coalesce(worker.concurrency, 0) < row_number()",
+            " AND 0 < row_number()",
+            inside="OPEN_EXECUTIONS_BY_TASK",
+        ),
+        Mutant(
+            "a job without a start comes before started ones",
+            "ORDER BY opened.started_at IS NULL, running.execution_id",
+            "ORDER BY running.execution_id",
+            inside="OPEN_EXECUTIONS_BY_TASK",
+        ),
+        Mutant(
+            "a started job waits for a slot",
+            "opened.started_at IS NULL AND coalesce",
+            "coalesce",
             inside="OPEN_EXECUTIONS_BY_TASK",
         ),
         Mutant(
@@ -148,6 +172,7 @@ STATS = [
         Mutant("an expired job is due", "if row.is_expired:", "if False:", inside="explanation._of_row"),
         Mutant("a lost job runs", "if row.is_lost or not is_open:", "if not is_open:", inside="explanation._running"),
         Mutant("every job is next", "if busy >= total:", "if False:", inside="_in_line"),
+        Mutant("a prefetched job occupies a slot", "self.running + self.lost", "self.total", inside="OpenGroup.busy"),
     ),
     *of_tests(
         ("tests/metrics/test_gauges.py",),
@@ -162,5 +187,70 @@ STATS = [
         Mutant("a missing token opens the view", "token is not None and", "token is None or", inside="_may_read"),
         Mutant("every staff user reads", " and user.has_perm(PERMISSION)", "", inside="_may_read"),
         Mutant("each scrape reads", "collect, alias), CACHE_SECONDS", "collect, alias), 0.0", inside="figures_of"),
+    ),
+    *of_tests(
+        ("tests/stats/test_schedule_runs.py",),
+        Mutant(
+            "failures before a success count",
+            "if run.is_removed or run.state == State.SUCCEEDED:",
+            "if run.is_removed:",
+            inside="failed_in_a_row",
+        ),
+        Mutant(
+            "a removed job counts as a success",
+            "is_exact = not run.is_removed",
+            "is_exact = True",
+            inside="failed_in_a_row",
+        ),
+        Mutant(
+            "runs that were not read count as none",
+            "is_exact = len(runs) < RUNS_READ",
+            "is_exact = True",
+            inside="failed_in_a_row",
+        ),
+        Mutant(
+            "the first runs are read instead of the last",
+            "    ORDER BY tick_at DESC\n    LIMIT",
+            "    ORDER BY tick_at\n    LIMIT",
+            "RUNS_OF_SCHEDULES",
+        ),
+        Mutant("a removed job has attempts", " AND job.state IS NOT NULL", "", "RUNS_OF_SCHEDULES"),
+    ),
+    *of_tests(
+        ("tests/admin/test_past_runs.py",),
+        Mutant(
+            "a schedule shows run times of jobs to everybody",
+            'return request.user.has_perm("pgqueue.view_job")',
+            "return True",
+            inside="may_view_attempts",
+        ),
+        Mutant(
+            "a failing schedule is on",
+            "ScheduleWord.FAILING if failed_in_a_row.value else ScheduleWord.ON",
+            "ScheduleWord.ON",
+            inside="schedules.words.word_of",
+        ),
+        Mutant(
+            "a paused schedule fails",
+            "if not schedule.enabled:",
+            "if False:",
+            inside="schedules.words.word_of",
+        ),
+        Mutant("a removed job has a page", ' if run.state is not None else ""', "", inside="_job_link"),
+        Mutant(
+            "a page hides that jobs were removed",
+            "if any(run.is_removed for run in runs[:RUNS_SHOWN]):",
+            "if False:",
+            inside="past_runs._notes",
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_overview.py",),
+        Mutant(
+            "charts of durations have no median",
+            '        charts.Series("p50", "p50", [each.p50 for each in durations]),\n',
+            "",
+            inside="_percentiles",
+        ),
     ),
 ]

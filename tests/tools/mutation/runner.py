@@ -33,6 +33,7 @@ from queue import SimpleQueue
 from tests.code_names import CHECKOUT, CodeNames, Place, Span, code_names
 from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_arguments import TYPED
+from tests.tools.mutation.mutants_attempts import ATTEMPTS
 from tests.tools.mutation.mutants_batches import BATCHES
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, PRUNING, QUEUE_OPTIONS, RECYCLING
 from tests.tools.mutation.mutants_breakers import BREAKERS
@@ -64,7 +65,7 @@ from tests.tools.mutation.mutants_remote import REMOTE_WORKERS
 from tests.tools.mutation.mutants_rows import BAD_ROWS
 from tests.tools.mutation.mutants_sagas import SAGAS
 from tests.tools.mutation.mutants_search import SEARCH
-from tests.tools.mutation.mutants_seen import SEEN
+from tests.tools.mutation.mutants_seen import SEEN, TIMES
 from tests.tools.mutation.mutants_stats import STATS
 from tests.tools.mutation.mutants_steps import STEPS
 from tests.tools.mutation.mutants_trust_attempts import TRUST_ATTEMPTS
@@ -414,6 +415,7 @@ MUTANTS = [
     *GRAPHS,
     *HISTORIES,
     *SEEN,
+    *TIMES,
     *CALL_LIMITS,
     *BREAKERS,
     *CLAIMS_OF_LIMITS,
@@ -422,6 +424,7 @@ MUTANTS = [
     *MANY_LANES,
     *LIMIT_STATS,
     *STATS,
+    *ATTEMPTS,
     *BOUNDS,
     *PRUNING,
     *QUEUE_OPTIONS,

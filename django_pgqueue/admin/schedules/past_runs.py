@@ -1,0 +1,97 @@
+"""The latest runs of schedules: the state of a schedule that fails, and the table on its page.
+
+Used by the list and the page of schedules. One statement reads the runs of all schedules that a page shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db import connections
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue.admin.formatting import badge, breakable, dated, duration, seen_at, word_badge
+from django_pgqueue.admin.navigation import allowed_url
+from django_pgqueue.models import Schedule
+from django_pgqueue.schedules.words import ScheduleWord, word_of
+from django_pgqueue.stats.schedule_runs import RUNS_SHOWN, PastRun, failed_in_a_row, past_runs
+
+BADGES: Final = {
+    ScheduleWord.CANNOT_RUN: ("dead", gettext_lazy("cannot run")),
+    ScheduleWord.PAUSED: ("paused", gettext_lazy("paused")),
+    ScheduleWord.UNDECLARED: ("cancelled", gettext_lazy("in no worker's code")),
+    ScheduleWord.FAILING: ("dead", gettext_lazy("failing, %(count)s in a row")),
+    ScheduleWord.ON: ("succeeded", gettext_lazy("on")),
+}
+"""The state whose colour a word has, and the word translated."""
+REMOVED: Final = gettext_lazy(
+    "Some of these jobs were removed after their retention or by an operator. How they ended is not known any more."
+)
+OLDER: Final = gettext_lazy("Older runs are not shown.")
+
+
+def may_view_attempts(request: HttpRequest) -> bool:
+    """Return whether the user may see how the jobs of a schedule ran. The permission for schedules is not enough."""
+    return request.user.has_perm("pgqueue.view_job")
+
+
+def attach_runs(schedules: Collection[Schedule], alias: str, *, with_attempts: bool = False) -> None:
+    """Read the latest runs of schedules for `state_badge()` and `shown_runs()`."""
+    found = past_runs(connections[alias], [each.pk for each in schedules], with_attempts=with_attempts)
+    for schedule in schedules:
+        vars(schedule)["past_runs"] = found[schedule.pk]
+
+
+def state_badge(schedule: Schedule) -> SafeString:
+    """Return the word for the state of a schedule. Requires `attach_runs()`."""
+    failed = failed_in_a_row(_runs_of(schedule))
+    state, label = BADGES[word_of(schedule, seen_at(schedule), failed)]
+    return badge(state, str(label) % {"count": failed})
+
+
+def shown_runs(request: HttpRequest, schedule: Schedule) -> dict[str, Any]:
+    """Return the latest runs for the template, and notes about those that are missing. Requires `attach_runs()`."""
+    runs = _runs_of(schedule)
+    rows = [_row(request, schedule, run) for run in runs[:RUNS_SHOWN]]
+    return {"rows": rows, "notes": list(_notes(runs)), "has_attempts": may_view_attempts(request)}
+
+
+def _runs_of(schedule: Schedule) -> Sequence[PastRun]:
+    found: Sequence[PastRun] = vars(schedule)["past_runs"]
+    return found
+
+
+def _row(request: HttpRequest, schedule: Schedule, run: PastRun) -> dict[str, Any]:
+    return {
+        "tick": dated(run.tick_at, schedule, with_zone=True),
+        "job": _job_link(request, run),
+        "state": _state(run),
+        "ran": "" if run.ran_seconds is None else duration(timedelta(seconds=run.ran_seconds), brief=True),
+        "exception_class": breakable(run.exception_class),
+    }
+
+
+def _job_link(request: HttpRequest, run: PastRun) -> SafeString | str:
+    """Return the number of the job; a link to it if it exists and the user may see it."""
+    number = "" if run.job_id is None else f"#{run.job_id}"
+    url = allowed_url(request, "job_change", run.job_id) if run.state is not None else ""
+    return format_html('<a href="{}">{}</a>', url, number) if url else number
+
+
+def _state(run: PastRun) -> SafeString:
+    if run.state is not None:
+        return word_badge(run.state)
+    return badge("unknown", _("removed") if run.is_removed else _("skipped"))
+
+
+def _notes(runs: Sequence[PastRun]) -> Iterable[Any]:
+    if any(run.is_removed for run in runs[:RUNS_SHOWN]):
+        yield REMOVED
+    if len(runs) > RUNS_SHOWN:
+        yield OLDER

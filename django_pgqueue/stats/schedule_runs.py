@@ -1,0 +1,104 @@
+"""Read the latest runs of schedules, and count how many of their jobs died in a row.
+
+The admin and `manage.py pgqueue schedules` call this module. The cost is bounded, however long the history is: a fixed
+number of ticks of each schedule, with their jobs. A job that was removed leaves only its number. Nobody knows how it
+ended, so no count goes on behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from django_pgqueue.db.statements import Connection, execute, numbers
+from django_pgqueue.states import State
+
+from .answers import Count
+
+RUNS_SHOWN: Final = 10
+"""Runs of each schedule that are shown, and the highest count of failures in a row."""
+RUNS_READ: Final = RUNS_SHOWN + 1
+"""One more shows whether there are older runs."""
+
+# Return the latest ticks of schedules with their jobs, the latest first. The state is NULL if the job was removed or if
+# the tick was skipped. With `with_attempts`, return the run time and the exception class of each job's latest attempt.
+#
+# Index: pgqueue_schedulerun_tick, pgqueue_job_pkey, pgqueue_execution_job
+# Cost:  `limit` ticks of each schedule, and one or two probes for each tick
+RUNS_OF_SCHEDULES: Final = """/* pgqueue:runs_of_schedules */
+SELECT wanted.id, run.tick_at, run.job_id, job.state,
+       date_part('epoch', coalesce(latest.finished_at, statement_timestamp() + %(time_shift)s::interval)
+           - latest.started_at),
+       coalesce(latest.exception_class, '')
+FROM unnest(%(schedule_ids)s::bigint[]) AS wanted (id)
+CROSS JOIN LATERAL (
+    SELECT tick_at, job_id
+    FROM pgqueue_schedulerun
+    WHERE schedule_id = wanted.id
+    ORDER BY tick_at DESC
+    LIMIT %(limit)s
+) AS run
+LEFT JOIN LATERAL (
+    SELECT state FROM pgqueue_job WHERE id = run.job_id LIMIT 1
+) AS job ON true
+LEFT JOIN LATERAL (
+    SELECT started_at, finished_at, exception_class
+    FROM pgqueue_execution
+    WHERE job_id = run.job_id AND job.state IS NOT NULL AND %(with_attempts)s::boolean
+    ORDER BY job_id DESC, id DESC
+    LIMIT 1
+) AS latest ON true
+ORDER BY wanted.id, run.tick_at DESC
+"""
+
+
+class PastRun(NamedTuple):
+    """A tick of a schedule, its job, and the latest attempt at the job.
+
+    `job_id` is None if the tick was skipped, and `state` is None if the job no longer exists. `ran_seconds` is None if
+    no attempt has started.
+    """
+
+    tick_at: datetime
+    job_id: int | None
+    state: str | None
+    ran_seconds: float | None
+    exception_class: str
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the job was removed, so that nobody knows how it ended."""
+        return self.job_id is not None and self.state is None
+
+
+def past_runs(
+    connection: Connection, schedule_ids: Collection[int], *, with_attempts: bool = False
+) -> dict[int, list[PastRun]]:
+    """Return the latest `RUNS_READ` runs of schedules by the ids of the schedules, the latest run first.
+
+    Runs one read-only statement, or none without schedules. Without `with_attempts`, the fields of the attempt are
+    empty.
+    """
+    found: dict[int, list[PastRun]] = {schedule_id: [] for schedule_id in schedule_ids}
+    if found:
+        params = {"schedule_ids": numbers(found), "limit": RUNS_READ, "with_attempts": with_attempts}
+        for schedule_id, *run in execute(connection, RUNS_OF_SCHEDULES, params):
+            found[schedule_id].append(PastRun(*run))
+    return found
+
+
+def failed_in_a_row(runs: Sequence[PastRun]) -> Count:
+    """Return how many of the latest jobs of a schedule died, up to its latest success.
+
+    Unfinished and cancelled jobs and skipped ticks are left out. The count is a lower bound if it stops at a job that
+    was removed, or at `RUNS_SHOWN`, or at the oldest run that was read.
+    """
+    dead = 0
+    is_exact = len(runs) < RUNS_READ
+    for run in runs:
+        if run.is_removed or run.state == State.SUCCEEDED:
+            is_exact = not run.is_removed
+            break
+        dead += run.state == State.DEAD
+    return Count(min(dead, RUNS_SHOWN), is_exact)
