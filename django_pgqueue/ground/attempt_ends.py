@@ -51,6 +51,17 @@ class Loss(NamedTuple):
     found_at: datetime | None
 
 
+def is_lost(outcome: str | None, error: str, *, is_expired: bool = False) -> bool:
+    """Return whether an attempt was lost with its process or worker, so that nobody knows how long it ran.
+
+    Args:
+        outcome: The outcome of the execution.
+        error: The start of its error.
+        is_expired: Whether it is open, and its lease is over.
+    """
+    return is_expired or (outcome == Outcome.CRASHED and not error.startswith(ISOLATED_DIED))
+
+
 def loss_of(row: AttemptRow, error: str, heartbeat_at: datetime | None, *, is_expired: bool = False) -> Loss | None:
     """Return what is known of a lost attempt; None if the attempt was not lost.
 
@@ -60,7 +71,7 @@ def loss_of(row: AttemptRow, error: str, heartbeat_at: datetime | None, *, is_ex
         heartbeat_at: The last heartbeat of its worker. None: the worker has no record any more.
         is_expired: Whether it is open, and its lease is over.
     """
-    if not is_expired and (row.outcome != Outcome.CRASHED or error.startswith(ISOLATED_DIED)):
+    if not is_lost(row.outcome, error, is_expired=is_expired):
         return None
     found_at = row.finished_at
     # If no heartbeat has recorded the start, FAIL records the time at which the loss was found.

@@ -10,9 +10,9 @@ ATTEMPTS = [
         ("tests/test_attempt_ends.py",),
         Mutant(
             "an isolated process takes its run time with it",
-            " or error.startswith(ISOLATED_DIED)",
+            " and not error.startswith(ISOLATED_DIED)",
             "",
-            inside="loss_of",
+            inside="is_lost",
         ),
         Mutant(
             "the time of the discovery is a start",
