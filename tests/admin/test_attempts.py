@@ -13,6 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from django_pgqueue.acts.job_retries import READ
 from django_pgqueue.ground.attempt_ends import ISOLATED_DIED, KEPT_RUNNING, LEASE_RAN_OUT, STACK_OF_RUNNING
 from django_pgqueue.lifecycle import audit
 from django_pgqueue.models import Execution, Job, Worker, WorkerRequest
@@ -192,6 +193,16 @@ def test_retry_that_the_audit_does_not_have_is_named_too(operator: Client, make_
     page = page_of(operator, job.pk)
     assert page.count("after a retry that the audit does not have</span>") == 2
     assert labels_of(page).count("attempt 1 after a retry that the audit does not have claimed by #1") == 1
+
+
+def test_retry_before_those_that_were_read_is_an_earlier_one(operator: Client, make_job: JobMaker) -> None:
+    job = make_job("dead")
+    for _ in range(2):
+        add_execution(job)
+    for _ in range(READ):
+        audit.add_audit(connection, "retry", {}, [job.pk], done_by="anna")
+    page = page_of(operator, job.pk)
+    assert labels_of(page).count("attempt 1 after an earlier retry claimed by #1") == 1 and "does not have" not in page
 
 
 def test_retry_of_several_jobs_says_when_the_act_began(operator: Client, make_job: JobMaker) -> None:

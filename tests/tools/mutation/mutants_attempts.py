@@ -36,6 +36,12 @@ ATTEMPTS = [
         Mutant("released attempts show a retry", " and before.outcome not in UNCOUNTED", "", inside="is_numbered_anew"),
         Mutant("a retry counts for earlier attempts", " and each.at <= row.claimed_at", "", inside="retries_before"),
         Mutant(
+            "the audit does not have a retry that was not read",
+            "EARLIER if latest is None and len(retries) == READ else UNRECORDED",
+            "UNRECORDED",
+            inside="retries_before",
+        ),
+        Mutant(
             "a retry by code is not noticed",
             "elif before is not None and is_numbered_anew(row, before):",
             "elif False:",
@@ -105,6 +111,9 @@ ATTEMPTS = [
             "False and",
             inside="show_action._write",
         ),
+        Mutant("an attempt that runs may still run", "not is_running and", "", inside="show_action._attempt"),
+        Mutant("one sentence is in UTC", "None if out.is_json else date_of", "None", inside="show_action.show"),
+        Mutant("a shell shows one retry too many", "retries[-SHOWN:]", "retries", inside="show_action.show"),
     ),
     *of_tests(
         ("tests/management/test_jobs_list.py",),
