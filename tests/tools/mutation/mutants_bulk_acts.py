@@ -84,6 +84,11 @@ BULK_ACTS = [
         ),
     ),
     *of_tests(
+        ("tests/concurrency/test_edited_jobs.py",),
+        Mutant("a retry misses an edit after its snapshot", "job.ctid = fit.place", "job.id = fit.id", "RETRY"),
+        Mutant("an edit takes a job that has changed", " AND state = %(state)s\n", "\n", "TOUCH"),
+    ),
+    *of_tests(
         ("tests/worker/test_bulk_acts_of_edited_jobs.py",),
         Mutant("a retry takes edited jobs", "WHERE is_edited IS NULL\n", "WHERE true\n", "RETRY"),
         Mutant("a preview counts edited jobs", " and not self.is_edited", "", inside="ChosenJob.is_fitting"),
