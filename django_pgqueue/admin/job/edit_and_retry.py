@@ -180,6 +180,8 @@ def _notes(request: HttpRequest, job: Job, form: EditForm) -> list[Any]:
             _("The new job is not part of the workflow of job %(job)s: no other job waits for it or gets its result.")
             % values
         )
+    elif job.batch_id is not None:
+        notes.append(_("The new job is not part of the batch of job %(job)s, and does not repair it.") % values)
     notes += pause_notes(pauses_of(request, job))
     if form.stored.unfit:
         text = display.pretty_json(json.dumps(form.stored.unfit, ensure_ascii=False))
