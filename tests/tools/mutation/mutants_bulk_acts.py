@@ -92,7 +92,9 @@ BULK_ACTS = [
         ("tests/worker/test_bulk_acts_of_edited_jobs.py",),
         Mutant("a retry takes edited jobs", "WHERE is_edited IS NULL\n", "WHERE true\n", "RETRY"),
         Mutant("a preview counts edited jobs", " and not self.is_edited", "", inside="ChosenJob.is_fitting"),
-        Mutant("a retry of one edited job does nothing", "with_edited=alone", "with_edited=False", inside="retry"),
+        Mutant(
+            "a retry of one edited job does nothing", "with_edited or alone", "with_edited", inside="operator.retry"
+        ),
         Mutant("any act makes a job edited", "act.action = 'edit_and_retry' AND ", "", "EDITS"),
         Mutant("the new job counts as edited", "act.filter #>> '{jobs,0}' = job.id::text", "true", "EDITS"),
         Mutant(
@@ -103,10 +105,17 @@ BULK_ACTS = [
         ("tests/test_changed_jobs.py",),
         Mutant(
             "a command counts edited jobs as those to retry",
-            "[job for job in fitting if job.pk not in edited]",
+            "[job for job in fitting if job.pk not in left_out]",
             "fitting",
             inside="run_action",
         ),
+        Mutant(
+            "a command leaves edited jobs that are named",
+            "with_edited or alone",
+            "alone",
+            inside="operator.retry",
+        ),
+        Mutant("a filter retries edited jobs", 'if not options["ids"]:', "if False:", inside="_retry_options"),
         Mutant("the audit counts no edited jobs as left", "audit.leave(len(edited))", "pass", inside="ActRun.__init__"),
     ),
     *of_tests(
@@ -117,6 +126,7 @@ BULK_ACTS = [
             "False",
             inside="confirmation.ask",
         ),
+        Mutant("a total has edited jobs", "total=asked - len(edited)", "total=asked", inside="actions._act"),
         Mutant("a question counts edited jobs", "if job_id not in left_out)", ")", inside="confirmation.ask"),
         Mutant(
             "the audit of a bulk retry counts no edited jobs",
