@@ -12,7 +12,9 @@ from typing import Final, NamedTuple, Protocol
 
 from django_pgqueue.states import UNCOUNTED, Outcome
 
-KEPT_RUNNING: Final = "stopped while it ran because the job was cancelled, but its code kept running."
+CANCELLED: Final = "stopped while it ran because the job was cancelled"
+"""The error of a cancelled attempt that has stopped."""
+KEPT_RUNNING: Final = f"{CANCELLED}, but its code kept running."
 """The start of the error of a cancelled attempt that did not stop in time."""
 STACK_OF_RUNNING: Final = "Stack 5 s after the job should have stopped:"
 """The first line of the stack of an attempt that did not stop in time."""

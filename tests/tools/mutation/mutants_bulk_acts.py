@@ -98,6 +98,12 @@ BULK_ACTS = [
         Mutant("any act makes a job edited", "act.action = 'edit_and_retry' AND ", "", "EDITS"),
         Mutant("the new job counts as edited", "act.filter #>> '{jobs,0}' = job.id::text", "true", "EDITS"),
         Mutant(
+            "a removed new job is named",
+            "      AND (SELECT true FROM pgqueue_job WHERE id = made.job_id)\n",
+            "",
+            "EDITED_JOBS",
+        ),
+        Mutant(
             "the first new job is named", "ORDER BY edited.audit_id DESC", "ORDER BY edited.audit_id", "EDITED_JOBS"
         ),
     ),
