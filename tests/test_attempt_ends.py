@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue.acts.job_retries import UNRECORDED, JobRetry, retries_before
+from django_pgqueue.acts.job_retries import EARLIER, READ, UNRECORDED, JobRetry, retries_before
 from django_pgqueue.ground.attempt_ends import (
     ISOLATED_DIED,
     KEPT_RUNNING,
@@ -122,3 +122,10 @@ def test_attempts_follow_the_retry_before_them() -> None:
     assert retries_before(attempts, [anna, ben])[::-1] == [None, None, anna, anna, UNRECORDED, ben]
     assert retries_before(attempts, [])[::-1] == [None, None, UNRECORDED, UNRECORDED, UNRECORDED, UNRECORDED]
     assert retries_before([], [anna]) == []
+
+
+def test_attempts_before_the_retries_that_were_read_follow_an_earlier_one() -> None:
+    read = [JobRetry(at(100 * number), str(number)) for number in range(5, 5 + READ)]
+    attempts = [row("failed", 1, claimed_at=at(seconds)) for seconds in (510, 410, 310)]
+    assert retries_before(attempts, read)[::-1] == [None, EARLIER, read[0]]
+    assert retries_before(attempts, read[:-1])[::-1] == [None, UNRECORDED, read[0]]

@@ -18,6 +18,7 @@ from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
 from tests import helpers
 from tests.app import tasks
+from tests.management.conftest import Terminal
 
 pytestmark = pytest.mark.django_db
 
@@ -79,12 +80,13 @@ def test_command_retry_leaves_edited_jobs_and_counts_them(capsys):
     [shown] = re.findall(
         r"^2 jobs left out: edited and retried as new jobs in the admin \((.*)\)\.$", out, re.MULTILINE
     )
-    assert sorted(shown.split(", ")) == pairs
+    assert sorted(shown.split(", "), key=lambda pair: int(pair.partition(" ")[0])) == pairs
     assert "Retried 3 jobs.\nLeft out 2 jobs: edited and retried as new jobs in the admin.\n" in out
     entry = AuditEntry.objects.get(action="retry")
     assert (entry.total, entry.job_count, entry.left_count, entry.filter["edited"]) == (3, 3, 2, 2)
     with pytest.raises(CommandError, match="Nothing was changed"):
         call_command("pgqueue", "jobs", "retry", str(ids[0]))
+    assert "Pass --with-edited to retry such jobs too.\n" in capsys.readouterr().out
     assert sorted(Job.objects.dead().values_list("pk", flat=True)) == ids[:2]
 
 
@@ -92,8 +94,26 @@ def test_command_retry_leaves_jobs_that_are_edited_while_it_asks(monkeypatch, ca
     ids = edited_jobs()
     monkeypatch.setattr("django_pgqueue.management.subcommands.changing_actions.edited_jobs", lambda *args: {})
     call_command("pgqueue", "jobs", "retry", "--state", "dead", "--yes")
-    assert "Retried 3 jobs.\nLeft 2 jobs unchanged" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "Retried 3 jobs.\nLeft 2 jobs unchanged" in out and "were edited and retried meanwhile" in out
     assert sorted(Job.objects.dead().values_list("pk", flat=True)) == ids[:2]
+
+
+def test_command_retries_edited_jobs_by_their_ids(monkeypatch, capsys):
+    ids, asked = edited_jobs(), []
+    new_id = Job.objects.filter(queue_name="new").earliest("pk").pk
+    with pytest.raises(CommandError, match="Pass the ids of the jobs with --with-edited"):
+        call_command("pgqueue", "jobs", "retry", "--state", "dead", "--yes", "--with-edited")
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("builtins.input", lambda prompt: asked.append(prompt) or "y")
+    call_command("pgqueue", "jobs", "retry", str(ids[0]), str(ids[-1]), "--with-edited")
+    out = capsys.readouterr().out
+    edited = f"1 job among them: edited and retried as new jobs in the admin ({ids[0]} as {new_id})."
+    assert edited in out and "Retried 2 jobs.\n" in out and "eft" not in out
+    assert asked == ["Retry 2 jobs? [y/N] "]
+    assert sorted(Job.objects.dead().values_list("pk", flat=True)) == ids[1:-1]
+    entry = AuditEntry.objects.get(action="retry")
+    assert (entry.total, entry.job_count, entry.left_count, "edited" in entry.filter) == (2, 2, 0, False)
 
 
 def test_cancel_counts_dependents_of_later_batches():

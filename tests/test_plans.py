@@ -375,7 +375,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "EDITED_JOBS": (
         lambda c: {"job_ids": finished(c)["job_ids"]},
         BATCH,
-        {"pgqueue_audit_job_once", "pgqueue_audit_pkey"},
+        {"pgqueue_audit_job_once", "pgqueue_audit_pkey", "pgqueue_job_pkey"},
     ),
     "MOVE": (lambda c: {**finished(c), "queue_name": "other", "priority": 1}, BATCH, {"pgqueue_job_pkey"}),
     "DELETE": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_search_key_pkey"}),

@@ -77,7 +77,7 @@ from django_pgqueue.lifecycle.pruning import EVER, needs_of
 from django_pgqueue.lifecycle.types import EPOCH, Cancelled, Cursor, ExecutionKey, Lane, Noted, Released
 from django_pgqueue.options.task_options import UNSET
 from django_pgqueue.sql import clauses
-from django_pgqueue.states import Pausable, RequestKind, State, StepKind
+from django_pgqueue.states import Pausable, RequestKind, Seen, State, StepKind
 from tests import helpers
 from tests.rules import check_each, for_each
 from tests.statements import MODULES, STATEMENTS, replace_execute
@@ -273,6 +273,7 @@ def call_everything(engine, job_in):
     for act in (operator.cancel, operator.retry, operator.run_now):
         act(engine, [1, 1_000_000])
     operator.move(engine, [1, 1_000_000], queue_name="other")
+    operator.touch(engine, 1, Seen("dead", None))
     operator.delete(engine, [1_000_000])
     needs_of(engine, [1_000_000])
     for task_name in (None, "other"):

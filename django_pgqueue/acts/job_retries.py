@@ -20,36 +20,42 @@ from . import RETRY
 IS_RETRIED: Final = Exists(AuditedJob.objects.filter(job_id=OuterRef("pk"), entry__action=RETRY.name))
 """Whether the audit has a retry of a job, as a part of the query that reads the job."""
 SHOWN: Final = 10
-"""Latest retries of a job that are read."""
+"""Latest retries of a job that are shown."""
+READ: Final = SHOWN + 1
+"""One more shows that there are earlier ones."""
 
 
 class JobRetry(NamedTuple):
     """A retry of a job.
 
     Attributes:
-        at: When the act began. None: the audit has no entry of the retry.
+        at: When the act began. None: the audit has no entry of the retry, or it was not read.
         by: The name of the operator. "" if it is not known.
         reason: The operator's reason.
         is_bulk: Whether the act can have changed other jobs before this one, some time after it began.
+        is_read: False for a retry before those that were read.
     """
 
     at: datetime | None = None
     by: str = ""
     reason: str = ""
     is_bulk: bool = False
+    is_read: bool = True
 
 
 UNRECORDED: Final = JobRetry()
 """A retry that the audit does not have."""
+EARLIER: Final = JobRetry(is_read=False)
+"""A retry before those that were read. Nobody knows whether the audit has it."""
 
 
 def retries_of(alias: str, job_id: int) -> list[JobRetry]:
-    """Return the latest retries of a job that the audit has, oldest first. Runs one query."""
+    """Return the latest `READ` retries of a job that the audit has, oldest first. Runs one query."""
     found = AuditedJob.objects.using(alias).filter(job_id=job_id, entry__action=RETRY.name).order_by("-entry_id")
     columns = ("entry__began_at", "entry__done_by", "entry__reason", "entry__job_count", "entry__total")
     return [
         JobRetry(began_at, done_by, reason, is_bulk=max(job_count, total or 0) > 1)
-        for began_at, done_by, reason, job_count, total in reversed(list(found.values_list(*columns)[:SHOWN]))
+        for began_at, done_by, reason, job_count, total in reversed(list(found.values_list(*columns)[:READ]))
     ]
 
 
@@ -69,7 +75,7 @@ def retries_before(attempts: Sequence[AttemptRow], retries: Sequence[JobRetry]) 
         if latest is not recorded:
             current = recorded = latest
         elif before is not None and is_numbered_anew(row, before):
-            current = UNRECORDED
+            current = EARLIER if latest is None and len(retries) == READ else UNRECORDED
         found.append(current)
         before = row
     return found[::-1]

@@ -83,7 +83,7 @@ class WorkerAdmin(ListOnlyAdmin):
         context = {
             "row": worker_row(worker, jobs, ""),
             "jobs": [running_row(job) for job in jobs],
-            "more_jobs": max(0, worker.slots_busy + worker.prefetched - len(jobs)),
+            "more_jobs": max(0, worker.claimed - len(jobs)),
             "answers": answers,
             "is_waiting": any(answer["is_waiting"] for answer in answers),
             "answers_requests": worker.supervisor_pid is not None,
@@ -117,7 +117,8 @@ class WorkerAdmin(ListOnlyAdmin):
             "row": worker_row(worker, jobs, ""),
             "pids": sorted(each.pid for each in together),
             "jobs": [running_row(job) for job in jobs],
-            "busy": sum(each.slots_busy for each in together),
+            "running": sum(each.claimed - each.prefetched for each in together),
+            "more_jobs": max(0, sum(each.claimed for each in together) - len(jobs)),
         }
         return self._page(request, "worker_stop", _("Stop this worker?"), context)
 
@@ -200,7 +201,7 @@ def worker_row(worker: stats.WorkerStats, jobs: Sequence[stats.RunningJob], vers
         "is_other_version": bool(version) and worker.version != version,
         "queues": _queues(ServedQueues(worker.queues, worker.queue_concurrency)),
         "jobs": [running_row(job) for job in jobs[:RUNNING_SHOWN]],
-        "more_jobs": max(0, worker.slots_busy + worker.prefetched - RUNNING_SHOWN),
+        "more_jobs": max(0, worker.claimed - RUNNING_SHOWN),
         "started": _ago(worker, worker.started_at),
         "heartbeat": _ago(worker, worker.last_heartbeat_at),
     }
@@ -229,7 +230,7 @@ def siblings(worker: stats.WorkerStats, workers: Iterable[stats.WorkerStats]) ->
 
 
 def _jobs_by_worker(workers: Iterable[stats.WorkerStats], alias: str) -> defaultdict[int, list[stats.RunningJob]]:
-    busy = [worker.id for worker in workers if worker.slots_busy]
+    busy = [worker.id for worker in workers if worker.claimed]
     found = defaultdict(list)
     for job in stats.running_jobs(busy, alias) if busy else ():
         found[job.worker_id].append(job)

@@ -71,8 +71,8 @@ FROM (
     ) AS execution
 ) AS open
 """
-# The newest executions that have ended within the last hour, by task. Nobody knows how long crashed ones ran: they were
-# lost with their process, and some were found a lease later.
+# The newest executions that have ended within the last hour, by task. Crashed ones have no part in the run times. Most
+# were lost with their process, so nobody knows how long they ran, and none of them has run to its end.
 #
 # Index: the primary keys of executions and jobs. With a plain join, the planner may read the whole table of jobs.
 RECENT: Final = """/* pgqueue:doctor_recent */

@@ -33,16 +33,17 @@ if TYPE_CHECKING:
     from django_pgqueue.models.operations_link import JobsToChange, Transition
 
 
-def retry(act: JobsToChange) -> dict[int, State]:
+def retry(act: JobsToChange, *, with_edited: bool = False) -> dict[int, State]:
     """Make finished jobs ready again, and wake the workers after the commit.
 
     The result also has those of these jobs that wait now because another one was retried that they depend on. `others`
-    gets the ids of further jobs that wait now.
+    gets the ids of further jobs that wait now. Jobs that *Edit and retry* has made new jobs of are left, unless
+    `with_edited`, or if there is a single job (`act.alone`).
     """
 
     def transition(*args: Any, **options: Any) -> dict[int, State]:
         restored: dict[int, Restored] = {}
-        changed = operator.retry(*args, **options, restored=restored)
+        changed = operator.retry(*args, **options, restored=restored, with_edited=with_edited)
         act.others.update(found := waiting_ids(restored))
         return dict.fromkeys(found & act.task_names.keys(), State.WAITING) | changed
 

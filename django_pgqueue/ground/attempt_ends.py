@@ -12,7 +12,9 @@ from typing import Final, NamedTuple, Protocol
 
 from django_pgqueue.states import UNCOUNTED, Outcome
 
-KEPT_RUNNING: Final = "stopped while it ran because the job was cancelled, but its code kept running."
+CANCELLED: Final = "stopped while it ran because the job was cancelled"
+"""The error of a cancelled attempt that has stopped."""
+KEPT_RUNNING: Final = f"{CANCELLED}, but its code kept running."
 """The start of the error of a cancelled attempt that did not stop in time."""
 STACK_OF_RUNNING: Final = "Stack 5 s after the job should have stopped:"
 """The first line of the stack of an attempt that did not stop in time."""
@@ -51,6 +53,17 @@ class Loss(NamedTuple):
     started_at: datetime | None
     last_seen_at: datetime | None
     found_at: datetime | None
+
+
+def is_lost(outcome: str | None, error: str, *, is_expired: bool = False) -> bool:
+    """Return whether an attempt was lost with its process or worker, so that nobody knows how long it ran.
+
+    Args:
+        outcome: The outcome of the execution.
+        error: The start of its error.
+        is_expired: Whether it is open, and its lease is over.
+    """
+    return is_expired or (outcome == Outcome.CRASHED and not error.startswith(ISOLATED_DIED))
 
 
 class AttemptEnd(NamedTuple):
@@ -107,7 +120,7 @@ def loss_of(row: AttemptRow, error: str, heartbeat_at: datetime | None, *, is_ex
         heartbeat_at: The last heartbeat of its worker. None: the worker has no record any more.
         is_expired: Whether it is open, and its lease is over.
     """
-    if not is_expired and (row.outcome != Outcome.CRASHED or error.startswith(ISOLATED_DIED)):
+    if not is_lost(row.outcome, error, is_expired=is_expired):
         return None
     found_at = row.finished_at
     # If no heartbeat has recorded the start, FAIL records the time at which the loss was found.

@@ -93,7 +93,11 @@ class Selection:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Selection:
-        """Return the filter that `as_json()` has described. Raise `ValueError` for anything else."""
+        """Return the filter that `as_json()` has described. Raise `ValueError` for anything else.
+
+        An unknown key is an error too. A newer version can have written it to narrow the filter: without it, the act
+        would change jobs that nobody has chosen.
+        """
         try:
             times = {name: datetime.fromisoformat(stored[name]) for name in ("since", "until") if name in stored}
             return cls(**{**stored, **times, "job_ids": tuple(stored.get("job_ids", ()))})

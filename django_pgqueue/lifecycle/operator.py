@@ -79,14 +79,16 @@ def retry(
     job_ids: Sequence[int],
     *,
     restored: dict[int, Restored] | None = None,
+    with_edited: bool = False,
     **treatment: Unpack[Treatment],
 ) -> dict[int, State]:
     """Make finished jobs ready now, with all their attempts; return the state of each job that changed.
 
     These jobs are left alone: those that differ from `seen` (another operator has retried them since), those whose
     unique key another job has, all but the latest of several with the same key, and those that *Edit and retry* has
-    made new jobs of. A single job (`alone`) is retried in spite of its new job. If another session takes a key at that
-    moment, the database refuses a job, or a dependent stays locked, the jobs are retried one by one.
+    made new jobs of (`touch()`), unless `with_edited`. A single job (`alone`) is retried in spite of its new job. If
+    another session takes a key at that moment, the database refuses a job, or a dependent stays locked, the jobs are
+    retried one by one.
 
     A job of a workflow waits if its dependencies are not over. Those that its end had cancelled wait again, and so do
     those that depend on it and are ready. A job that has to wait and has another failed dependency is cancelled again,
@@ -97,10 +99,11 @@ def retry(
     """
     nodes: dict[int, Restored] = {}
     alone = treatment.get("alone", False)
+    params = {"with_edited": with_edited or alone}
     try:
         with savepoint(connection):
             changed = _repeat_while_locked(
-                connection, sql.operator.RETRY, job_ids, treatment, "finished_at", nodes, with_edited=alone
+                connection, sql.operator.RETRY, job_ids, treatment, "finished_at", nodes, **params
             )
             if alone and not changed:
                 sagas.check_compensation(connection, job_ids[0])
@@ -116,7 +119,7 @@ def retry(
     except FAILURES as error:
         if len(job_ids) == 1 or not may_divide(connection, error):
             raise
-    return _retry_one_by_one(connection, job_ids, restored=restored, **treatment)
+    return _retry_one_by_one(connection, job_ids, restored=restored, with_edited=with_edited, **treatment)
 
 
 def _retry_one_by_one(connection: Connection, job_ids: Sequence[int], **options: Any) -> dict[int, State]:
@@ -141,6 +144,16 @@ def _retry_order(connection: Connection, job_ids: Sequence[int]) -> list[int]:
     """
     nodes = graphs.nodes_of(connection, job_ids)
     return nodes + sorted(set(job_ids).difference(nodes), reverse=True)
+
+
+def touch(connection: Connection, job_id: int, seen: Seen) -> bool:
+    """Lock a finished job and write it as it is; return False if it differs from `seen` or is locked.
+
+    Call it in the transaction that makes a new job of this one. `retry()` of many jobs then finds the entry of the
+    audit, also if it has begun before the transaction commits.
+    """
+    params = {"job_id": job_id, "state": seen.state, "instant": exact(seen.finished_at)}
+    return bool(execute(connection, sql.operator.TOUCH, params))
 
 
 def run_now(connection: Connection, job_ids: Sequence[int], **treatment: Unpack[Treatment]) -> dict[int, State]:

@@ -224,7 +224,7 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
         _by_queue(lambda queue: queue.slots_total),
     ),
     (
-        Gauge("pgqueue_queue_slots_busy", "Jobs that these processes run, of any queue.", QUEUE),
+        Gauge("pgqueue_queue_slots_busy", "Slots of these processes that run a job, of any queue.", QUEUE),
         _by_queue(lambda queue: queue.slots_busy),
     ),
     (Gauge("pgqueue_live_workers", "Live worker processes."), _one(lambda snapshot: snapshot.overview.workers)),

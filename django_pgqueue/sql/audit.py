@@ -52,13 +52,17 @@ RETURNING stop_asked_at IS NOT NULL
 """
 
 # Return which of these jobs *Edit and retry* has made new jobs of, and the latest new job of each. NULL: that no longer
-# exists.
+# exists. The audit can still have it, until PRUNE_AUDITED_JOBS.
 #
 # Caller: lifecycle.audit.edited_jobs(), for an operator who retries jobs. RETRY leaves out the same jobs
-# Index:  pgqueue_audit_job_once, pgqueue_audit_job_entry, the primary key
+# Index:  pgqueue_audit_job_once, pgqueue_audit_job_entry, the primary keys
 EDITED_JOBS: Final = """/* pgqueue:edited_jobs */
 SELECT job.id, (
-    SELECT job_id FROM pgqueue_audit_job WHERE audit_id = latest.audit_id AND job_id <> job.id LIMIT 1
+    SELECT job_id
+    FROM pgqueue_audit_job AS made
+    WHERE audit_id = latest.audit_id AND job_id <> job.id
+      AND (SELECT true FROM pgqueue_job WHERE id = made.job_id)
+    LIMIT 1
 )
 FROM unnest(%(job_ids)s::bigint[]) AS job (id)
 CROSS JOIN LATERAL (

@@ -74,12 +74,15 @@ FROM asked
 # A job whose compensation has begun and is not over is not changed. The steps that were compensated are removed, so
 # they run again.
 #
-# A job of which *Edit and retry* has made a new job is not changed, unless `with_edited`: its task would run twice.
+# A job of which *Edit and retry* has made a new job is not changed, unless `with_edited`: its task would run twice. An
+# edit can commit after this statement has taken its snapshot, which does not show its entry of the audit. But the edit
+# has written the row of the job (TOUCH), so the locked row is at a place that the snapshot does not show, and the
+# update does not find it. The job is not in the answer then, and the caller repeats the statement as for a locked row.
 #
 # The subqueries are scalar, because the planner could replace EXISTS by a hash of all unique keys.
 RETRY: Final = """/* pgqueue:retry */
 """ + ASKED + """
-           END AS state, job.task_name, job.unique_key, job.in_graph,
+           END AS state, job.place, job.task_name, job.unique_key, job.in_graph,
            CASE WHEN %(with_edited)s THEN NULL ELSE (
         SELECT true
         """ + EDITS + """
@@ -87,10 +90,10 @@ RETRY: Final = """/* pgqueue:retry */
            ) END AS is_edited
     FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
     CROSS JOIN LATERAL (
-        SELECT id, state, finished_at, task_name, unique_key, in_graph
+        SELECT id, ctid AS place, state, finished_at, task_name, unique_key, in_graph
 """ + LOCKED_AS_SEEN + """
 fit AS MATERIALIZED (
-    SELECT id, state
+    SELECT id, place, state
     FROM (
         SELECT asked.*, row_number() OVER (PARTITION BY task_name, unique_key ORDER BY id DESC) AS rank
         FROM asked
@@ -128,15 +131,38 @@ moved AS (
         progress_at = CASE WHEN fit.state <> 'succeeded' THEN job.progress_at END,
         run_after = statement_timestamp() + %(time_shift)s::interval
     FROM fit
-    WHERE job.id = fit.id
+    WHERE job.ctid = fit.place
+    RETURNING fit.id, fit.state
 ),
 unstepped AS (
     DELETE FROM pgqueue_step
-    WHERE job_id = ANY (ARRAY (SELECT id FROM fit))
-      AND (compensation_id IS NOT NULL OR job_id IN (SELECT id FROM fit WHERE state = 'succeeded'))
+    WHERE job_id = ANY (ARRAY (SELECT id FROM moved))
+      AND (compensation_id IS NOT NULL OR job_id IN (SELECT id FROM moved WHERE state = 'succeeded'))
 )
-SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END, in_graph FROM asked
+SELECT id, CASE WHEN id IN (SELECT id FROM moved) THEN 'ready' END, in_graph
+FROM asked
+WHERE id IN (SELECT id FROM moved) OR id NOT IN (SELECT id FROM fit)
 """  # fmt: skip
+
+# Write a finished job again as it is, so that a RETRY which has begun does not change it. Return no row if the job has
+# changed since the operator saw it, or is locked.
+#
+# Moves:  finished, unchanged
+# Caller: lifecycle.operator.touch(), in the transaction of *Edit and retry*
+# Fence:  what the operator saw, as for RETRY
+# Index:  the primary key
+TOUCH: Final = """/* pgqueue:touch */
+UPDATE pgqueue_job AS job
+SET state = job.state
+WHERE job.id = (
+    SELECT id
+    FROM pgqueue_job
+    WHERE id = %(job_id)s AND state = %(state)s
+      AND finished_at IS NOT DISTINCT FROM nullif(%(instant)s, '')::timestamptz
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+RETURNING job.id
+"""
 
 # Set the due time of ready and waiting jobs that are due later to now.
 #

@@ -153,8 +153,9 @@ class WorkerStats:
         queue_concurrency: The values of `--queue`: how many jobs of a queue it runs at a time, None for as many as it
             has slots. The name `*` stands for all queues that are not named. Empty without `--queue`.
         slots_total: Number of jobs that it can run at a time.
-        slots_busy: Number of jobs that it runs.
+        slots_busy: Number of its slots that run a job. All jobs of a chunk run in one slot.
         prefetched: Number of jobs that it has claimed and not started.
+        claimed: Number of jobs that it has claimed, the running and the prefetched ones.
         started_at: When it started.
         last_heartbeat_at: When its supervisor last sent a heartbeat for it.
         heartbeat_age_seconds: How long ago that was.
@@ -171,6 +172,7 @@ class WorkerStats:
     slots_total: int
     slots_busy: int
     prefetched: int
+    claimed: int
     started_at: datetime
     last_heartbeat_at: datetime
     heartbeat_age_seconds: float

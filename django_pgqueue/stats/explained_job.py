@@ -56,11 +56,11 @@ class ExplainedJob:
         found: dict[str, BusyTask] = {}
         of_queues = SlotsOfQueues(self.workers, self._open_groups)
         for group in busy_groups(self._open_groups, [worker.id for worker in self.workers]):
-            if not group.busy or not of_queues.occupies(group, self.row.queue_name):
+            if not group.slots or not of_queues.occupies(group, self.row.queue_name):
                 continue
             known = found.get(group.task_name, BusyTask(task_name=group.task_name, slots=0, longest_seconds=0.0))
             longest = max(known.longest_seconds, group.longest_seconds)
-            found[group.task_name] = replace(known, slots=known.slots + group.busy, longest_seconds=longest)
+            found[group.task_name] = replace(known, slots=known.slots + group.slots, longest_seconds=longest)
         return tuple(found.values())
 
     @cached_property

@@ -49,7 +49,10 @@ CROSS JOIN LATERAL (
 
 
 class OpenGroup(NamedTuple):
-    """The open executions of one queue, task and worker process."""
+    """The open executions of one queue, task and worker process.
+
+    `slots` is how many slots they occupy: those of a chunk share one. `longest_seconds` is for how long at most.
+    """
 
     queue_name: str
     task_name: str
@@ -57,12 +60,8 @@ class OpenGroup(NamedTuple):
     running: int
     prefetched: int
     lost: int
+    slots: int
     longest_seconds: float
-
-    @property
-    def busy(self) -> int:
-        """How many of them occupy a slot."""
-        return self.running + self.lost
 
     @property
     def total(self) -> int:
@@ -97,10 +96,11 @@ def read_open_groups(connection: Connection) -> list[OpenGroup]:
 
 def read_workers(connection: Connection, open_groups: Iterable[OpenGroup]) -> list[WorkerStats]:
     """Return the worker processes, with the slots that these executions occupy."""
-    busy, prefetched = Counter[int](), Counter[int]()
+    busy, prefetched, claimed = Counter[int](), Counter[int](), Counter[int]()
     for group in open_groups:
-        busy[group.worker_id] += group.busy
+        busy[group.worker_id] += group.slots
         prefetched[group.worker_id] += group.prefetched
+        claimed[group.worker_id] += group.total
     lease_seconds = get_settings().LEASE
     rows = execute(connection, queries.WORKERS, {"limit": WORKERS_LIMIT})
     found = []
@@ -115,8 +115,9 @@ def read_workers(connection: Connection, open_groups: Iterable[OpenGroup]) -> li
             queues=served.names,
             queue_concurrency=served.concurrency,
             slots_total=concurrency,
-            slots_busy=min(busy[worker_id], concurrency),  # a chunk has many executions in one slot
+            slots_busy=min(busy[worker_id], concurrency),
             prefetched=prefetched[worker_id],
+            claimed=claimed[worker_id],
             started_at=started_at,
             last_heartbeat_at=last_heartbeat_at,
             heartbeat_age_seconds=age_seconds,
@@ -144,7 +145,7 @@ class SlotsOfQueues:
         for each in open_groups if self._served else ():
             if each.worker_id in self._served:
                 group = self._served[each.worker_id].group_of(each.queue_name)
-                self._claimed[each.worker_id, group] += each.total
+                self._claimed[each.worker_id, group] += each.slots + each.prefetched
 
     def of(self, queue_name: str, worker: WorkerStats) -> tuple[int, int]:
         """Return how many slots of a worker are busy for a queue, and how many there are."""

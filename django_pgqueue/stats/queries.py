@@ -118,28 +118,34 @@ WINDOW in_lane AS (PARTITION BY lane.queue_name, lane.priority)
 """  # fmt: skip # noqa: S608 -- all parts are literals of this module
 
 # Count the open executions by queue, task and worker: those that run, those that are prefetched, and those whose lease
-# is over.
+# is over; and the slots that they occupy, and for how long.
 #
 # Index: pgqueue_job_running, and the primary keys of executions and workers for each entry
 #
 # Workers record the start of a prefetched job with the next heartbeat. So of the executions without a start, the oldest
-# run too, as long as their worker has slots for them.
+# run too, as long as their worker has slots for them. `slot` numbers the slots of a worker. The executions of a chunk
+# have one claim and one slot, and their jobs have a limit key that begins with "+".
 OPEN_EXECUTIONS_BY_TASK: Final = """/* pgqueue:open_executions_by_task */
 WITH running AS MATERIALIZED (
-    SELECT queue_name, task_name, worker_id, execution_id
+    SELECT queue_name, task_name, worker_id, execution_id, coalesce(limit_key LIKE '+%%', false) AS in_chunk
     FROM pgqueue_job
     WHERE state = 'running' AND worker_id IS NOT NULL
     ORDER BY worker_id, execution_id
     LIMIT %(limit)s + 1
 ),
-placed AS (
+numbered AS (
     SELECT running.queue_name, running.task_name, running.worker_id,
            coalesce(opened.started_at, opened.claimed_at) AS since,
            greatest(opened.lease_expires_at, worker.lease_expires_at)
                < statement_timestamp() + %(time_shift)s::interval AS is_lost,
-           opened.started_at IS NULL AND coalesce(worker.concurrency, 0) < row_number() OVER (
-               PARTITION BY running.worker_id ORDER BY opened.started_at IS NULL, running.execution_id
-           ) AS is_prefetched
+           opened.started_at IS NULL AS is_unstarted,
+           dense_rank() OVER (
+               PARTITION BY running.worker_id
+               ORDER BY opened.started_at IS NULL,
+                        CASE WHEN in_chunk THEN opened.claimed_at END,
+                        CASE WHEN NOT in_chunk THEN running.execution_id END
+           ) AS slot,
+           coalesce(worker.concurrency, 0) AS slots
     FROM running
     CROSS JOIN LATERAL (
         SELECT started_at, claimed_at, lease_expires_at
@@ -150,11 +156,19 @@ placed AS (
     LEFT JOIN LATERAL (
         SELECT lease_expires_at, concurrency FROM pgqueue_worker WHERE id = running.worker_id LIMIT 1
     ) AS worker ON true
+),
+placed AS (
+    SELECT *, is_unstarted AND slot > slots AS is_prefetched FROM numbered
 )
 SELECT queue_name, task_name, worker_id,
        count(*) FILTER (WHERE NOT is_lost AND NOT is_prefetched), count(*) FILTER (WHERE NOT is_lost AND is_prefetched),
        count(*) FILTER (WHERE is_lost),
-       date_part('epoch', statement_timestamp() + %(time_shift)s::interval - min(since))
+       count(DISTINCT slot) FILTER (WHERE NOT is_prefetched),
+       coalesce(
+           date_part('epoch', statement_timestamp() + %(time_shift)s::interval
+               - min(since) FILTER (WHERE NOT is_prefetched)),
+           0
+       )
 FROM placed
 GROUP BY queue_name, task_name, worker_id
 """

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from django_pgqueue.db.statements import Connection, execute, numbers
+from django_pgqueue.ground.attempt_ends import is_lost
 from django_pgqueue.states import State
 
 from .answers import Count
@@ -22,12 +23,22 @@ RUNS_READ: Final = RUNS_SHOWN + 1
 """One more shows whether there are older runs."""
 
 # Return the latest ticks of schedules with their jobs, the latest first. The state is NULL if the job was removed or if
-# the tick was skipped. With `with_attempts`, return the run time and the exception class of each job's latest attempt.
+# the tick was skipped. With `with_attempts`, return of each job's latest attempt the outcome, the start of the error,
+# whether it is open and its lease is over, the seconds since its start, and the exception class.
 #
-# Index: pgqueue_schedulerun_tick, pgqueue_job_pkey, pgqueue_execution_job
-# Cost:  `limit` ticks of each schedule, and one or two probes for each tick
+# Index: pgqueue_schedulerun_tick, pgqueue_job_pkey, pgqueue_execution_job, pgqueue_worker_pkey
+# Cost:  `limit` ticks of each schedule, and one to three probes for each tick
 RUNS_OF_SCHEDULES: Final = """/* pgqueue:runs_of_schedules */
 SELECT wanted.id, run.tick_at, run.job_id, job.state,
+       latest.outcome, coalesce(left(latest.error, 100), ''),
+       coalesce(
+           latest.outcome IS NULL
+               AND greatest(
+                   latest.lease_expires_at,
+                   (SELECT lease_expires_at FROM pgqueue_worker WHERE id = latest.worker_id LIMIT 1)
+               ) < statement_timestamp() + %(time_shift)s::interval,
+           false
+       ),
        date_part('epoch', coalesce(latest.finished_at, statement_timestamp() + %(time_shift)s::interval)
            - latest.started_at),
        coalesce(latest.exception_class, '')
@@ -43,7 +54,7 @@ LEFT JOIN LATERAL (
     SELECT state FROM pgqueue_job WHERE id = run.job_id LIMIT 1
 ) AS job ON true
 LEFT JOIN LATERAL (
-    SELECT started_at, finished_at, exception_class
+    SELECT worker_id, outcome, error, lease_expires_at, started_at, finished_at, exception_class
     FROM pgqueue_execution
     WHERE job_id = run.job_id AND job.state IS NOT NULL AND %(with_attempts)s::boolean
     ORDER BY job_id DESC, id DESC
@@ -57,7 +68,7 @@ class PastRun(NamedTuple):
     """A tick of a schedule, its job, and the latest attempt at the job.
 
     `job_id` is None if the tick was skipped, and `state` is None if the job no longer exists. `ran_seconds` is None if
-    no attempt has started.
+    no attempt has started, or if the latest attempt was lost (`is_lost`).
     """
 
     tick_at: datetime
@@ -65,6 +76,7 @@ class PastRun(NamedTuple):
     state: str | None
     ran_seconds: float | None
     exception_class: str
+    is_lost: bool = False
 
     @property
     def is_removed(self) -> bool:
@@ -83,8 +95,11 @@ def past_runs(
     found: dict[int, list[PastRun]] = {schedule_id: [] for schedule_id in schedule_ids}
     if found:
         params = {"schedule_ids": numbers(found), "limit": RUNS_READ, "with_attempts": with_attempts}
-        for schedule_id, *run in execute(connection, RUNS_OF_SCHEDULES, params):
-            found[schedule_id].append(PastRun(*run))
+        for schedule_id, tick_at, job_id, state, *attempt in execute(connection, RUNS_OF_SCHEDULES, params):
+            outcome, error, is_expired, seconds, exception_class = attempt
+            lost = is_lost(outcome, error, is_expired=is_expired)
+            run = PastRun(tick_at, job_id, state, None if lost else seconds, exception_class, lost)
+            found[schedule_id].append(run)
     return found
 
 

@@ -13,6 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from django_pgqueue.acts.job_retries import READ
 from django_pgqueue.ground.attempt_ends import ISOLATED_DIED, KEPT_RUNNING, LEASE_RAN_OUT, STACK_OF_RUNNING
 from django_pgqueue.lifecycle import audit
 from django_pgqueue.models import Execution, Job, Worker, WorkerRequest
@@ -252,6 +253,16 @@ def test_every_retry_by_code_is_in_the_timeline(operator: Client, make_job: JobM
     labels = labels_of(page_of(operator, job.pk))
     assert labels.count("attempt 1 after a retry that the audit does not have claimed by #1") == 2
     assert labels.count("attempt 1 claimed by #1") == 1 and labels.count("attempt 2 claimed by #1") == 2
+
+
+def test_retry_before_those_that_were_read_is_an_earlier_one(operator: Client, make_job: JobMaker) -> None:
+    job = make_job("dead")
+    for _ in range(2):
+        add_execution(job)
+    for _ in range(READ):
+        audit.add_audit(connection, "retry", {}, [job.pk], done_by="anna")
+    page = page_of(operator, job.pk)
+    assert labels_of(page).count("attempt 1 after an earlier retry claimed by #1") == 1 and "does not have" not in page
 
 
 def test_retry_of_several_jobs_says_when_the_act_began(operator: Client, make_job: JobMaker) -> None:

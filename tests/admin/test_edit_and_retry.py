@@ -60,6 +60,12 @@ def text_of(client: Client, job: Job, form: dict[str, str]) -> str:
     return unescape(client.post(f"{JOBS}{job.pk}/edit/", form, follow=True).content.decode()).replace("<wbr>", "")
 
 
+def place_of(job: Job) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT ctid FROM pgqueue_job WHERE id = %s", [job.pk])
+        return str(cursor.fetchone()[0])
+
+
 def new_job(old: Job) -> Job:
     return Job.objects.exclude(pk=old.pk).get()
 
@@ -72,7 +78,9 @@ def test_edit_makes_a_new_job_and_leaves_the_old_one(editor: Client, make_job: J
     arguments = {"args": [1], "kwargs": {"b": 2}}
     times = {"enqueued_at": now - timedelta(hours=1), "expires_at": now - timedelta(minutes=59)}
     job = make_job("dead", task_name=tasks.add.name, arguments=arguments, **columns, **times)
+    place = place_of(job)
     page = send(editor, job, a="5")
+    assert place_of(job) != place, "a retry that has begun must find another version of the row"
     new = new_job(job)
     assert f"This is the new job #{new.pk}. Job #{job.pk} stays dead." in page
     assert (new.state, new.attempt, new.arguments) == ("ready", 0, {"args": [5], "kwargs": {"b": 2}})

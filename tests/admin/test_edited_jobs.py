@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 
-from django_pgqueue import chain
+from django_pgqueue import Batch, chain
 from django_pgqueue.ground.envelope import ERASED, seal
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
 from django_pgqueue.testing import run_jobs
@@ -71,7 +71,8 @@ def test_retry_of_selected_jobs_leaves_out_the_edited_one(editor: Client, edited
     assert "1 job is ready again" in page and "1 job was left out: it was edited and retried" in page
     assert "was left as it is" not in page
     entry = AuditEntry.objects.get(action="retry")
-    assert (entry.job_count, entry.left_count, entry.filter) == (1, 1, {"selected": 2, "edited": 1})
+    assert (entry.total, entry.job_count, entry.left_count) == (1, 1, 1)
+    assert entry.filter == {"selected": 2, "edited": 1}
     assert list(AuditedJob.objects.filter(entry=entry).values_list("job_id", flat=True)) == [other.pk]
     assert Job.objects.get(pk=edited.pk).state == "dead"
 
@@ -161,6 +162,17 @@ def test_edit_is_not_offered_for_a_node_that_gets_results(editor: Client) -> Non
     assert f"{JOBS}{second.pk}/edit/" not in page and "contain results of other jobs. Retry it." in page
     assert f'href="{JOBS}{first.pk}/edit/"' in text_of(editor, f"{JOBS}{first.pk}/change/")
     assert "The new job is not part of the workflow" in text_of(editor, f"{JOBS}{first.pk}/edit/")
+
+
+def test_edit_says_that_the_new_job_is_not_in_the_batch(editor: Client) -> None:
+    with Batch() as batch:
+        job = tasks.fail.using(batch=batch, max_attempts=1).enqueue()
+        other = tasks.noop.using(batch=batch).enqueue()
+    run_jobs()
+    assert f"The new job is not part of the batch of job #{job.pk}" in text_of(editor, f"{JOBS}{job.pk}/edit/")
+    send(editor, job)
+    assert set(batch.jobs.values_list("pk", flat=True)) == {job.pk, other.pk}
+    assert batch.jobs.dead().retry() == 0
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from django_pgqueue.ground.attempt_ends import LEASE_RAN_OUT
 from django_pgqueue.lifecycle import schedules as lifecycle_schedules
 from django_pgqueue.models import Job, Schedule, ScheduleRun
 from tests.admin.conftest import JobMaker, add_execution
@@ -107,6 +108,13 @@ def test_page_shows_tick_job_state_time_and_class_of_runs(operator: Client, add_
     ]  # fmt: skip
     assert "How they ended is not known any more." in text and "no money" not in table
     assert skipped is None
+
+
+def test_page_gives_a_lost_attempt_no_run_time(operator: Client, add_runs: RunMaker) -> None:
+    schedule = make()
+    add_runs(schedule, "dead")
+    add_execution(Job.objects.get(state="dead"), outcome="crashed", error=LEASE_RAN_OUT, exception_class="")
+    assert rows_of(text_of(operator, f"{SCHEDULES}{schedule.pk}/change/"))[0][3] == "not known"
 
 
 def test_page_shows_ten_runs_and_says_that_there_are_more(operator: Client, add_runs: RunMaker) -> None:

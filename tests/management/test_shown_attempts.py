@@ -12,7 +12,8 @@ from django.utils import timezone
 from django_pgqueue.ground.attempt_ends import LEASE_RAN_OUT
 from django_pgqueue.lifecycle import audit, claims, operator, workers
 from django_pgqueue.management.subcommands.output import date_of
-from django_pgqueue.models import Execution, Job, Worker
+from django_pgqueue.models import AuditEntry, Execution, Job, Worker
+from django_pgqueue.stats.sentences import utc_text
 from tests import helpers
 from tests.management.conftest import claim, die, fail, succeed
 
@@ -60,6 +61,50 @@ def test_show_of_retried_job_has_no_error_before_its_success(pgqueue):
     Execution.objects.filter(outcome="succeeded").update(outcome="failed", error="too late")
     heading = "Error of attempt 2, the last that failed before attempt 1 (after the retry of anna), at 20"
     assert heading in pgqueue("jobs", "show", job_id).out
+
+
+def test_show_of_running_job_says_only_of_ended_attempts_that_they_may_run(pgqueue):
+    worker_id = workers.register_worker(connection, hostname="box", pid=7, version="1", queue_names="", concurrency=1)
+    job_id = helpers.make_job(connection)
+    fail(job_id, delay_seconds=0.0)
+    claim(job_id)
+    Execution.objects.update(worker_id=worker_id)
+    Execution.objects.filter(outcome="failed").update(outcome="crashed", error=LEASE_RAN_OUT)
+    document = pgqueue("jobs", "show", job_id, "--json").document
+    assert [(each["outcome"], each["may_still_run"]) for each in document["attempts"]] == [
+        (None, False),
+        ("crashed", True),
+    ]
+
+
+def test_show_has_all_times_in_the_current_time_zone(pgqueue):
+    job_id = helpers.make_job(connection, delay_seconds=3600.0)
+    due = Job.objects.get().run_after
+    with timezone.override(timezone.get_fixed_timezone(330)):
+        out = pgqueue("jobs", "show", job_id).out
+        sentence = pgqueue("jobs", "show", job_id, "--json").document["why"]["sentence"]
+        local = date_of(due)
+    assert out.splitlines()[1] == f"It is scheduled: it is due at {local}." and out.count(local) == 2
+    assert sentence == f"It is scheduled: it is due at {utc_text(due)}."
+
+
+def test_show_names_ten_retries_and_says_that_there_are_earlier_ones(pgqueue):
+    job_id = die()
+    for number in range(12):
+        audit.add_audit(connection, "retry", {}, [job_id], done_by=f"ben{number}")
+        operator.retry(connection, [job_id])
+        fail(job_id)
+    AuditEntry.objects.update(began_at=F("began_at") - timedelta(hours=1))
+    for entry, execution in zip(AuditEntry.objects.order_by("pk"), Execution.objects.order_by("pk")[1:], strict=True):
+        AuditEntry.objects.filter(pk=entry.pk).update(began_at=execution.claimed_at)
+    out = pgqueue("jobs", "show", job_id).out
+    assert out.count("retried by ben") == 10 and "retried by ben2\n" in out
+    attempts = out.partition("Attempts, latest first\n")[2].splitlines()[1:14]
+    assert attempts[-3].endswith("  the retry of ben1") and attempts[-2].endswith("  an earlier retry")
+    assert "retry" not in attempts[-1]
+    document = pgqueue("jobs", "show", job_id, "--json").document
+    assert len(document["retries"]) == 10 and document["attempts"][-1]["after_retry"] is None
+    assert document["attempts"][-2]["after_retry"] == {"at": None, "by": "", "reason": ""}
 
 
 def test_show_names_the_retry_before_an_attempt(pgqueue):

@@ -100,6 +100,7 @@ MAY = {
     | AUDIT
     | {
         "RUN_NOW",
+        "TOUCH",
         "NEXT_IN_LINE",
         "NEXT_OF_KEY",
         "RESUME",

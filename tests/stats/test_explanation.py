@@ -165,6 +165,15 @@ def test_why_with_busy_slots_names_no_prefetched_job(connection, add_worker):
     assert [(task.task_name, task.slots) for task in found.busy_tasks] == [(HANG, 1)]
 
 
+def test_why_with_busy_slots_says_how_long_started_jobs_ran(connection, add_worker):
+    worker_id = add_worker(concurrency=1)
+    helpers.make_jobs(connection, 2, task_name=HANG)
+    started, waits = helpers.claim_all(connection, worker_id=worker_id, free_slots=1)
+    update(connection, "execution", "started_at = started_at - interval '10 s'", started.execution_id)
+    update(connection, "execution", "claimed_at = claimed_at - interval '30 s'", waits.execution_id)
+    assert_why(helpers.make_job(connection), Reason.SLOTS_BUSY, f"1 × {HANG} for up to 10 s")
+
+
 def test_why_counts_the_slots_that_queue_options_leave(connection, add_worker):
     """The worker has free slots, but none for the queue. Its jobs of other queues are not the reason."""
     worker_id = add_worker("default=2,mail=", concurrency=6)

@@ -3,7 +3,7 @@
 import pytest
 
 from django_pgqueue import stats
-from django_pgqueue.lifecycle import completions, pauses
+from django_pgqueue.lifecycle import chunks, completions, pauses
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, depths
 from tests import helpers
@@ -89,7 +89,7 @@ def test_prefetched_jobs_are_no_running_ones(connection, add_worker):
     assert depth_of(queue_named("mail")) == {"running": 1, "prefetched": 2}
     assert depth_of(queue_named("reports")) == {"running": 1, "prefetched": 2}
     [worker] = stats.workers()
-    assert (worker.slots_busy, worker.prefetched) == (2, 4)
+    assert (worker.slots_busy, worker.prefetched, worker.claimed) == (2, 4, 6)
     assert depth_of(stats.overview()) == {"running": 2, "prefetched": 4}
     assert {name: depth_of(task) for task in stats.tasks() if (name := task.name) == FAST} == {
         FAST: {"running": 2, "prefetched": 4}
@@ -103,7 +103,28 @@ def test_started_jobs_run_also_beyond_the_slots_of_their_worker(connection, add_
     claim(connection, "mail", worker_id)
     assert depth_of(queue_named("mail")) == {"running": 3}
     [worker] = stats.workers()
-    assert (worker.slots_busy, worker.prefetched) == (1, 0)
+    assert (worker.slots_busy, worker.prefetched, worker.claimed) == (1, 0, 3)
+
+
+def test_jobs_run_in_the_slots_beside_a_chunk(connection, add_worker):
+    """No start of a plain job is recorded yet. Two run in the slots that the chunk leaves, and one is prefetched."""
+    worker_id = add_worker("default=3,mail=", concurrency=3)
+    helpers.make_jobs(connection, 4, task_name=FAST)
+    run(connection, "UPDATE pgqueue_job SET limit_key = '+' || task_name")
+    lane = helpers.Lane("default", 0, chunk_key=f"+{FAST}")
+    chunks.claim_chunk(connection, lane, chunks.ChunkRule(4, 0.0), worker_id=worker_id, lease_seconds=60.0)
+    helpers.make_jobs(connection, 2, queue_name="mail")
+    claim(connection, "mail", worker_id, free_slots=0)
+    default = queue_named("default")
+    assert (depth_of(default), default.slots_busy, default.slots_total) == ({"running": 4}, 3, 3)
+    assert depth_of(queue_named("mail")) == {"running": 2}
+    helpers.make_jobs(connection, 1, queue_name="mail")
+    claim(connection, "mail", worker_id, free_slots=0)
+    assert depth_of(queue_named("mail")) == {"running": 2, "prefetched": 1}
+    [worker] = stats.workers()
+    assert (worker.slots_busy, worker.prefetched, worker.claimed) == (3, 1, 7)
+    found = stats.why(helpers.make_job(connection, queue_name="mail"))
+    assert sorted(task.slots for task in found.busy_tasks) == [3]
 
 
 def test_queues_of_live_workers_have_their_slots(jobs):

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from django_pgqueue.ground.attempt_ends import ISOLATED_DIED
 from django_pgqueue.lifecycle import completions
-from django_pgqueue.models import Job, ScheduleRun
+from django_pgqueue.models import Execution, Job, ScheduleRun, Worker
 from django_pgqueue.stats.schedule_runs import RUNS_READ, PastRun, failed_in_a_row, past_runs
 from django_pgqueue.testing import run_jobs
 from tests import helpers
@@ -89,6 +90,30 @@ def test_past_runs_with_attempts_have_run_time_and_error(connection: Any) -> Non
         ("succeeded", None, ""),
         ("dead", None, ""),
     ]
+
+
+def test_past_runs_give_lost_attempts_no_run_time(connection: Any) -> None:
+    schedule_id = helpers.make_schedule(connection)
+    running, rescued, expired, isolated = helpers.make_jobs(connection, 4)
+    helpers.claim_all(connection, worker_id=10**6)
+    now = timezone.now()
+    Execution.objects.update(started_at=now - timedelta(seconds=100))
+    ended = {"outcome": "crashed", "finished_at": now}
+    Execution.objects.filter(job_id=rescued).update(**ended, error="the worker was lost: its lease ran out")
+    Execution.objects.filter(job_id=isolated).update(**ended, error=f"{ISOLATED_DIED} (signal SIGSEGV)")
+    Execution.objects.update(lease_expires_at=now - timedelta(seconds=1))
+    worker = Worker.objects.create(pid=7, concurrency=1, lease_expires_at=now + timedelta(hours=1))
+    Execution.objects.filter(job_id=running).update(worker_id=worker.pk)
+    for minutes_ago, job_id in enumerate((running, rescued, expired, isolated)):
+        add_run(schedule_id, job_id, minutes_ago)
+    found = past_runs(connection, [schedule_id], with_attempts=True)[schedule_id]
+    assert [(run.is_lost, run.ran_seconds is None) for run in found] == [
+        (False, False),
+        (True, True),
+        (True, True),
+        (False, False),
+    ]
+    assert found[3].ran_seconds == pytest.approx(100)
 
 
 def test_past_runs_of_removed_job_ignore_left_over_executions(connection: Any) -> None:

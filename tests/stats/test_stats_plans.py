@@ -194,7 +194,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "DEAD_BEYOND": ({**SINCE_2000, "limit": LIMIT}, {"pgqueue_job_finished"}),
     "RUNS_OF_SCHEDULES": (
         {"schedule_ids": "{1,2,3}", "limit": 11, "with_attempts": True},
-        {"pgqueue_schedulerun_tick", "pgqueue_job_pkey", "pgqueue_execution_job"},
+        {"pgqueue_schedulerun_tick", "pgqueue_job_pkey", "pgqueue_execution_job", "pgqueue_worker_pkey"},
     ),
     "JOBS_BY_SEARCH_KEYS": (
         {**SEARCH, "searched": LIMIT, "hidden": [], "task_names": None},

@@ -374,7 +374,7 @@ def test_act_record_of_one_job_refused_others_are_changed(engine):
 @pytest.mark.parametrize(
     "change",
     [
-        "filter = '{\"word\": \"gone\"}'", "filter = '{\"nonsense\": 1}'", "cursor = '7'",
+        "filter = '{\"word\": \"gone\"}'", "filter = '{\"word\": \"dead\", \"nonsense\": 1}'", "cursor = '7'",
         "cursor = '[\"x\", 1]'",
         'cursor = \'{"position": ["x", 1], "cancelled_again": []}\'',
         "action = 'explode'",

@@ -68,6 +68,8 @@ def test_erased_details_and_a_removed_new_job_change_nothing(engine):
     new_id = edit(engine, edited)
     assert audit.edited_jobs(engine, [edited, new_id]) == {edited: new_id}
     engine.execute("UPDATE pgqueue_audit_job SET detail = NULL")
+    assert operator.delete(engine, [new_id])
+    assert audit.edited_jobs(engine, [edited]) == {edited: None}, "the audit still has the new job"
     engine.execute("DELETE FROM pgqueue_audit_job WHERE job_id = %s", [new_id])
     assert audit.edited_jobs(engine, [edited, new_id]) == {edited: None}
     assert operator.retry(engine, [edited]) == {}

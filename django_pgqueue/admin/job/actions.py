@@ -284,7 +284,7 @@ def _act(
     connection, asked = connections[databases.chosen(request)], len(seen)
     done_by, text = request.user.get_username(), operation.text or operation.label
     chosen = {"selected": asked, **({"edited": len(edited)} if edited else {})}
-    audit = ActAudit(connection, operation.act.name, chosen, done_by=done_by, total=asked)
+    audit = ActAudit(connection, operation.act.name, chosen, done_by=done_by, total=asked - len(edited))
     changes = ActRun(connection, operation.act, seen, audit, operation.options, edited)
     message = f"{text}." if asked == 1 else f"{text}, one of {asked:,} jobs selected."
     for changed in changes.batches(alone=alone):
@@ -307,9 +307,10 @@ def _show_counts(request: HttpRequest, operation: JobOperation, changed: int, un
     if unchanged:
         text = ngettext(
             "%(count)d job was left as it is: it has changed since the page showed it, its state does not allow this, "
-            "it is locked, another job has its key, or unfinished work needs it.",
+            "it is locked, it was edited and retried meanwhile, another job has its key, or unfinished work needs it.",
             "%(count)d jobs were left as they are: they have changed since the page showed them, their state does not "
-            "allow this, they are locked, another job has their key, or unfinished work needs them.",
+            "allow this, they are locked, they were edited and retried meanwhile, another job has their key, or "
+            "unfinished work needs them.",
             unchanged,
         )
         messages.warning(request, text % {"count": unchanged})

@@ -157,6 +157,8 @@ def still_runs(job: Job, attempts: Sequence[dict[str, Any]]) -> str:
 
 def retry_name(retry: JobRetry) -> str:
     """Return a retry as the end of a sentence about the attempts that follow it."""
+    if not retry.is_read:
+        return _("after an earlier retry")
     if retry.at is None:
         return _("after a retry that the audit does not have")
     return _("after the retry of %(who)s") % {"who": _operator(retry)}

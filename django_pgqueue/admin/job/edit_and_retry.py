@@ -48,7 +48,7 @@ from django_pgqueue.encoding import codecs
 from django_pgqueue.encoding.headers import decode_headers
 from django_pgqueue.enqueue.copies import insert_copy, task_like
 from django_pgqueue.ground.placeholders import markers_in
-from django_pgqueue.lifecycle import audit
+from django_pgqueue.lifecycle import audit, operator
 from django_pgqueue.models import Job
 from django_pgqueue.states import FINISHED, Seen, State
 from django_pgqueue.task import Task
@@ -179,6 +179,8 @@ def _notes(request: HttpRequest, job: Job, form: EditForm) -> list[Any]:
             _("The new job is not part of the workflow of job %(job)s: no other job waits for it or gets its result.")
             % values
         )
+    elif job.batch_id is not None:
+        notes.append(_("The new job is not part of the batch of job %(job)s, and does not repair it.") % values)
     notes += pause_notes(pauses_of(request, job))
     if form.stored.unfit:
         text = display.pretty_json(json.dumps(form.stored.unfit, ensure_ascii=False))
@@ -203,10 +205,7 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: StoredA
         audit_id = audit.begin_audit_once(connection, token, EDIT_AND_RETRY.name, chosen, done_by=by)
         if audit_id is None:
             return sent_before(request, connection, token)
-        unchanged = Job.objects.using(connection.alias).filter(
-            state=seen.state, finished_at=seen.finished_at, pk=job.pk
-        )
-        if unchanged.select_for_update(skip_locked=True).values_list("pk").first() is None:
+        if not operator.touch(connection, job.pk, seen):
             raise NotEnqueued(_("Nothing was changed: the job has changed since the page showed it, or it is locked."))
         like = task_like(task, job, decode_headers(vars(job)["headers_text"]), connection.alias)
         new = insert_copy(like, job, *decoded(like, call, connection.alias))

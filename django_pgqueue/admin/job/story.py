@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
-from django_pgqueue.acts.job_retries import JobRetry
+from django_pgqueue.acts.job_retries import SHOWN, JobRetry
 from django_pgqueue.admin import private
 from django_pgqueue.admin.formatting import duration, full_date, moment, seen_at, visible, word_badge
 from django_pgqueue.admin.navigation import allowed_url, key_jobs_url, limit_url, page_url
@@ -178,7 +178,7 @@ def _events(
         is_retry = bool(attempts) and job.run_after >= attempts[0]["execution"].claimed_at
         label = (_("next attempt due") if is_retry else _("due")) if is_ahead else _("due")
         yield job.run_after, label, "scheduled" if is_ahead else "due"
-    for retry in retries:
+    for retry in retries[-SHOWN:]:
         if retry.at is not None:
             yield retry.at, retry_event(retry), "ready"
     for attempt in attempts[:ATTEMPTS_IN_TIMELINE]:

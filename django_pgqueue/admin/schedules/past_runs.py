@@ -72,7 +72,7 @@ def _row(request: HttpRequest, schedule: Schedule, run: PastRun) -> dict[str, An
         "tick": dated(run.tick_at, schedule, with_zone=True),
         "job": _job_link(request, run),
         "state": _state(run),
-        "ran": "" if run.ran_seconds is None else duration(timedelta(seconds=run.ran_seconds), brief=True),
+        "ran": _run_time(run),
         "exception_class": breakable(run.exception_class),
     }
 
@@ -82,6 +82,12 @@ def _job_link(request: HttpRequest, run: PastRun) -> SafeString | str:
     number = "" if run.job_id is None else f"#{run.job_id}"
     url = allowed_url(request, "job_change", run.job_id) if run.state is not None else ""
     return format_html('<a href="{}">{}</a>', url, number) if url else number
+
+
+def _run_time(run: PastRun) -> str:
+    if run.is_lost:
+        return _("not known")
+    return "" if run.ran_seconds is None else duration(timedelta(seconds=run.ran_seconds), brief=True)
 
 
 def _state(run: PastRun) -> SafeString:

@@ -122,8 +122,10 @@ def run_action(
     fitting = [job for job in jobs if job.state in states and not (action is CANCEL_ACTION and job.cancel_requested_at)]
     connection = connections[filters.alias]
     edited = edited_jobs(connection, action.act, [job.pk for job in fitting])
-    changing = [job for job in fitting if job.pk not in edited]
-    _preview(action, changing, [job for job in jobs if job.pk not in edited], edited, out)
+    left_out = {} if change_options.get("with_edited") else edited
+    changing = [job for job in fitting if job.pk not in left_out]
+    _preview(action, changing, [job for job in jobs if job.pk not in left_out], out)
+    _preview_edited(edited, out, is_left_out=bool(left_out), with_ids=bool(filters.ids))
     if found.has_more:
         out.write(f"More jobs meet the filters. Repeat the command after the first {counted(options['limit'])}.")
     if found.scope:
@@ -136,12 +138,12 @@ def run_action(
         question = f"{action.name.capitalize()} {counted(len(changing))}?"
         refusal = "Pass --yes, because there is no terminal to ask on. --dry-run shows the jobs."
         confirm(question, refusal, "Nothing was changed.")
-    chosen = {**described(filters), **_details(options, len(edited))}
+    chosen = {**described(filters), **_details(options, len(left_out))}
     notes = {"total": len(changing), "reason": options["reason"], "rate": options["rate"]}
     stops = after_batch is not None
     audit = ActAudit(connection, action.name, chosen, done_by=user_name(), stops_on_repeat=stops, **notes)
     seen = {job.pk: Seen(job.state, job.finished_at, job.run_after) for job in fitting}
-    changes = ActRun(connection, action.act, seen, audit, change_options, edited)
+    changes = ActRun(connection, action.act, seen, audit, change_options, left_out)
     change_all(action.done, changes, audit, out, options["rate"], after_batch or (lambda job_ids: None))
 
 
@@ -155,13 +157,9 @@ def _preview(
     action: JobAction,
     fitting: Sequence[SeenJob],
     jobs: Sequence[SeenJob],
-    edited: Mapping[int, int | None],
     out: Output,
 ) -> None:
-    """Print how many jobs would change, by task and state, some of their ids, and what is left out and why.
-
-    `jobs` are those that were read without `edited`, which a retry leaves out.
-    """
+    """Print how many jobs would change, by task and state, some of their ids, and how many of `jobs` are left out."""
     out.write(f"{counted(len(fitting))} to {action.name}{':' if fitting else '.'}")
     groups = Counter((job.task_name, job.state) for job in fitting).most_common()
     for (task_name, state), count in groups[:SHOWN_GROUPS]:
@@ -173,10 +171,19 @@ def _preview(
     chosen = {job.pk for job in fitting}
     for state, count in Counter(job.state for job in jobs if job.pk not in chosen).items():
         out.write(f"{counted(count)} left out: {_why_left_out(action, state)}.")
-    if edited:
-        pairs = [f"{job_id} as {new_id or 'a job that was removed'}" for job_id, new_id in edited.items()]
-        shown = ", ".join(pairs[:SHOWN_IDS]) + (", …" if len(pairs) > SHOWN_IDS else "")
-        out.write(f"{counted(len(edited))} left out: {EDITED} ({shown}).")
+
+
+def _preview_edited(edited: Mapping[int, int | None], out: Output, *, is_left_out: bool, with_ids: bool) -> None:
+    """Print which jobs *Edit and retry* has made new jobs of, and whether a retry leaves them out."""
+    if not edited:
+        return
+    pairs = [f"{job_id} as {new_id or 'a job that was removed'}" for job_id, new_id in edited.items()]
+    shown = ", ".join(pairs[:SHOWN_IDS]) + (", …" if len(pairs) > SHOWN_IDS else "")
+    if not is_left_out:
+        out.write(f"{counted(len(edited))} among them: {EDITED} ({shown}). Their old arguments run once more.")
+        return
+    hint = " Pass --with-edited to retry such jobs too." if with_ids else ""
+    out.write(f"{counted(len(edited))} left out: {EDITED} ({shown}).{hint}")
 
 
 def _why_left_out(action: JobAction, state: str) -> str:
@@ -198,6 +205,15 @@ def _words_to_retry(options: Options) -> tuple[str, ...]:
     return (State.DEAD,)
 
 
+def _retry_options(options: Options) -> dict[str, Any]:
+    """Return whether edited jobs are retried too. Raise `UsageError` if they are not named by their ids."""
+    if not options.get("with_edited"):
+        return {}
+    if not options["ids"]:
+        raise UsageError("Pass the ids of the jobs with --with-edited.")
+    return {"with_edited": True}
+
+
 def _move_options(options: Options) -> dict[str, Any]:
     """Return the target of a move. Raise `UsageError` if it is missing or invalid."""
     queue_name, priority = options["to_queue"], options["to_priority"]
@@ -215,7 +231,7 @@ def _move_options(options: Options) -> dict[str, Any]:
     return {"queue_name": queue_name, "priority": priority}
 
 
-RETRY_ACTION: Final = JobAction(acts.RETRY, "Retried", FINISHED_WORDS, _words_to_retry)
+RETRY_ACTION: Final = JobAction(acts.RETRY, "Retried", FINISHED_WORDS, _words_to_retry, _retry_options)
 CANCEL_ACTION: Final = JobAction(
     acts.CANCEL,
     "Cancelled, or asked to stop,",
@@ -235,6 +251,8 @@ DELETE_ACTION: Final = JobAction(acts.DELETE, "Deleted", FINISHED_WORDS, lambda 
 def _add_retry(parser: ArgumentParser) -> None:
     _add_arguments(RETRY_ACTION.words, parser)
     parser.add_argument("--finished", action="store_true", help="Also retry jobs that succeeded or were cancelled.")
+    text = "Also retry jobs with these ids that were edited and retried as new jobs."
+    parser.add_argument("--with-edited", action="store_true", help=text)
 
 
 def _add_move(parser: ArgumentParser) -> None:

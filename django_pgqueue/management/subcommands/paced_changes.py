@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from django.core.management.base import CommandError
 
-from django_pgqueue.acts import DELETE
+from django_pgqueue.acts import DELETE, RETRY, JobAct
 from django_pgqueue.acts.job_changes import ActAudit, ActRun
 from django_pgqueue.models import BATCH_SIZE
 from django_pgqueue.states import ActOutcome
@@ -29,6 +29,11 @@ logger = logging.getLogger("django_pgqueue.operator")
 
 EDITED: Final = "edited and retried as new jobs in the admin"
 """Why a retry leaves out a job."""
+WHY_LEFT: Final[dict[JobAct, str]] = {
+    RETRY: "they have changed since, are locked, were edited and retried meanwhile, or another job has their key",
+    DELETE: "they have changed since, are locked, or unfinished work needs them",
+}
+"""Why an act leaves jobs unchanged that it has chosen."""
 TICK_SECONDS: Final = 0.1
 """How often a sleep ends to look for a Ctrl-C."""
 AfterBatch = Callable[[Sequence[int]], None]
@@ -114,8 +119,8 @@ def change_all(
     if changes.edited:
         out.write(f"Left out {counted(len(changes.edited))}: {EDITED}.")
     if left := changes.unchanged_count:
-        why = "unfinished work needs them" if changes.act is DELETE else "another job has their key"
-        out.write(f"Left {counted(left)} unchanged: they have changed since, are locked, or {why}.")
+        why = WHY_LEFT.get(changes.act, "they have changed since or are locked")
+        out.write(f"Left {counted(left)} unchanged: {why}.")
 
 
 def _log(action: str, names: Mapping[int, str]) -> None:

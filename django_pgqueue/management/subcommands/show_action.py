@@ -17,7 +17,7 @@ from django.db.models import TextField
 from django.db.models.functions import Cast, Left, Right
 
 from django_pgqueue import stats
-from django_pgqueue.acts.job_retries import JobRetry, retries_before, retries_of
+from django_pgqueue.acts.job_retries import SHOWN, JobRetry, retries_before, retries_of
 from django_pgqueue.display import Shown, duration, in_line, pretty_json, shown_arguments, shown_result, visible
 from django_pgqueue.ground.attempt_ends import STACK_START, Loss, end_of
 from django_pgqueue.models import Execution, ExecutionLog, Job, ScheduleRun, Worker
@@ -80,8 +80,8 @@ def show(options: Options, out: Output) -> None:
         raise missing_job(job_id, alias)
     [row] = rows
     texts, retries = _texts(alias, job_id), retries_of(alias, job_id)
-    attempts = _attempts(alias, job_id, retries)
-    found = stats.why(job_id, alias)
+    attempts, retries = _attempts(row, alias, retries), retries[-SHOWN:]
+    found = stats.why(job_id, alias, time_text=None if out.is_json else date_of)
     log = ExecutionLog.latest_of(alias, job_id)
     steps = shown_steps.read_steps(alias, job_id, row.task_name)
     if out.is_json:
@@ -112,9 +112,9 @@ def _texts(alias: str, job_id: int) -> dict[str, Any]:
     return {**found, "schedule": run and run.schedule.name}
 
 
-def _attempts(alias: str, job_id: int, retries: Sequence[JobRetry]) -> list[ShownAttempt]:
+def _attempts(job: JobRow, alias: str, retries: Sequence[JobRetry]) -> list[ShownAttempt]:
     """Return the latest executions of a job, latest first, with their texts cut by PostgreSQL."""
-    executions = Execution.objects.using(alias).filter(job_id=job_id)
+    executions = Execution.objects.using(alias).filter(job_id=job.pk)
     cut = {
         "error_text": Left("error", ERROR_LIMIT),
         "traceback_text": Right("traceback", TRACEBACK_LIMIT),
@@ -125,10 +125,10 @@ def _attempts(alias: str, job_id: int, retries: Sequence[JobRetry]) -> list[Show
     found = list(ordered.values_list(*columns, *cut, "seen_at", "lease_end", named=True)[:ATTEMPTS_SHOWN])
     workers = Worker.objects.using(alias).in_bulk({each.worker_id for each in found})
     after = retries_before(found, retries)
-    return [_attempt(row, workers.get(row.worker_id), retry) for row, retry in zip(found, after, strict=True)]
+    return [_attempt(job, row, workers.get(row.worker_id), retry) for row, retry in zip(found, after, strict=True)]
 
 
-def _attempt(row: Any, worker: Worker | None, after: JobRetry | None) -> ShownAttempt:
+def _attempt(job: JobRow, row: Any, worker: Worker | None, after: JobRetry | None) -> ShownAttempt:
     end = end_of(
         row,
         row.error_text,
@@ -139,7 +139,10 @@ def _attempt(row: Any, worker: Worker | None, after: JobRetry | None) -> ShownAt
         seen_at=row.seen_at,
         lease_seconds=get_settings().LEASE,
     )
-    return ShownAttempt(row, str(worker or f"#{row.worker_id}"), end.loss, end.may_still_run, after)
+    is_running = row.outcome is None and job.state == State.RUNNING
+    return ShownAttempt(
+        row, str(worker or f"#{row.worker_id}"), end.loss, end.may_still_run and not is_running, after
+    )
 
 
 # ---------------------------------------------------------------------------- JSON
@@ -313,6 +316,8 @@ def _loss(attempt: ShownAttempt) -> str:
 
 def _retry(retry: JobRetry) -> str:
     """Return who has retried the job. A retry that the audit does not have has no name."""
+    if not retry.is_read:
+        return "an earlier retry"
     if retry.at is None:
         return "a retry that the audit does not have"
     by = retry.by or "an operator"

@@ -24,7 +24,7 @@ from django_pgqueue.exceptions import (
     TaskTimeout,
     Throttled,
 )
-from django_pgqueue.ground.attempt_ends import KEPT_RUNNING
+from django_pgqueue.ground.attempt_ends import CANCELLED, KEPT_RUNNING
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.settings.conf import get_settings
@@ -38,7 +38,6 @@ from .report import STOPS, Report, for_each_job, last_resort, recorded_class
 from .steps.runner import AttemptSteps
 from .stored_values import DependencyUnfinished, DoesNotFit
 
-CANCELLED: Final = "stopped while it ran because the job was cancelled"
 POSTPONED_SECONDS: Final = 1.0
 """When a postponed job is due again at the earliest, so that it is not claimed again before it waits."""
 

@@ -17,13 +17,13 @@ import time
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from django_pgqueue.ground.attempt_ends import ISOLATED_DIED
+from django_pgqueue.ground.attempt_ends import CANCELLED, ISOLATED_DIED
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import job_event
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
-from django_pgqueue.worker.execution.failure import CANCELLED, given_up
+from django_pgqueue.worker.execution.failure import given_up
 from django_pgqueue.worker.execution.report import ProgressSink, Report, for_each_job
 from django_pgqueue.worker.runtime.exit_functions import EXIT_SECONDS
 from django_pgqueue.worker.runtime.process_info import exit_code_text

@@ -10,9 +10,9 @@ ATTEMPTS = [
         ("tests/test_attempt_ends.py",),
         Mutant(
             "an isolated process takes its run time with it",
-            " or error.startswith(ISOLATED_DIED)",
+            " and not error.startswith(ISOLATED_DIED)",
             "",
-            inside="loss_of",
+            inside="is_lost",
         ),
         Mutant(
             "the time of the discovery is a start",
@@ -42,6 +42,12 @@ ATTEMPTS = [
         Mutant("code runs on before a sign of life", " and alive_at > row.finished_at", "", inside="may_still_run"),
         Mutant("released attempts show a retry", " and before.outcome not in UNCOUNTED", "", inside="is_numbered_anew"),
         Mutant("a retry counts for earlier attempts", " and each.at <= row.claimed_at", "", inside="retries_before"),
+        Mutant(
+            "the audit does not have a retry that was not read",
+            "EARLIER if latest is None and len(retries) == READ else UNRECORDED",
+            "UNRECORDED",
+            inside="retries_before",
+        ),
         Mutant(
             "a retry by code is not noticed",
             "elif before is not None and is_numbered_anew(row, before):",
@@ -134,6 +140,9 @@ ATTEMPTS = [
             "False and",
             inside="show_action._write",
         ),
+        Mutant("an attempt that runs may still run", "not is_running and", "", inside="show_action._attempt"),
+        Mutant("one sentence is in UTC", "None if out.is_json else date_of", "None", inside="show_action.show"),
+        Mutant("a shell shows one retry too many", "retries[-SHOWN:]", "retries", inside="show_action.show"),
     ),
     *of_tests(
         ("tests/management/test_jobs_list.py",),

@@ -84,12 +84,25 @@ BULK_ACTS = [
         ),
     ),
     *of_tests(
+        ("tests/concurrency/test_edited_jobs.py",),
+        Mutant("a retry misses an edit after its snapshot", "job.ctid = fit.place", "job.id = fit.id", "RETRY"),
+        Mutant("an edit takes a job that has changed", " AND state = %(state)s\n", "\n", "TOUCH"),
+    ),
+    *of_tests(
         ("tests/worker/test_bulk_acts_of_edited_jobs.py",),
         Mutant("a retry takes edited jobs", "WHERE is_edited IS NULL\n", "WHERE true\n", "RETRY"),
         Mutant("a preview counts edited jobs", " and not self.is_edited", "", inside="ChosenJob.is_fitting"),
-        Mutant("a retry of one edited job does nothing", "with_edited=alone", "with_edited=False", inside="retry"),
+        Mutant(
+            "a retry of one edited job does nothing", "with_edited or alone", "with_edited", inside="operator.retry"
+        ),
         Mutant("any act makes a job edited", "act.action = 'edit_and_retry' AND ", "", "EDITS"),
         Mutant("the new job counts as edited", "act.filter #>> '{jobs,0}' = job.id::text", "true", "EDITS"),
+        Mutant(
+            "a removed new job is named",
+            "      AND (SELECT true FROM pgqueue_job WHERE id = made.job_id)\n",
+            "",
+            "EDITED_JOBS",
+        ),
         Mutant(
             "the first new job is named", "ORDER BY edited.audit_id DESC", "ORDER BY edited.audit_id", "EDITED_JOBS"
         ),
@@ -98,10 +111,17 @@ BULK_ACTS = [
         ("tests/test_changed_jobs.py",),
         Mutant(
             "a command counts edited jobs as those to retry",
-            "[job for job in fitting if job.pk not in edited]",
+            "[job for job in fitting if job.pk not in left_out]",
             "fitting",
             inside="run_action",
         ),
+        Mutant(
+            "a command leaves edited jobs that are named",
+            "with_edited or alone",
+            "alone",
+            inside="operator.retry",
+        ),
+        Mutant("a filter retries edited jobs", 'if not options["ids"]:', "if False:", inside="_retry_options"),
         Mutant("the audit counts no edited jobs as left", "audit.leave(len(edited))", "pass", inside="ActRun.__init__"),
     ),
     *of_tests(
@@ -112,6 +132,7 @@ BULK_ACTS = [
             "False",
             inside="confirmation.ask",
         ),
+        Mutant("a total has edited jobs", "total=asked - len(edited)", "total=asked", inside="actions._act"),
         Mutant("a question counts edited jobs", "if job_id not in left_out)", ")", inside="confirmation.ask"),
         Mutant(
             "the audit of a bulk retry counts no edited jobs",

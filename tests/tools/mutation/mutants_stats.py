@@ -115,20 +115,26 @@ STATS = [
         ),
         Mutant(
             "a job runs only when its start is recorded",
-            " AND coalesce(worker.concurrency, 0) < row_number()",
-            " AND 0 < row_number()",
+            "coalesce(worker.concurrency, 0) AS slots",
+            "0 AS slots",
             inside="OPEN_EXECUTIONS_BY_TASK",
         ),
         Mutant(
             "a job without a start comes before started ones",
-            "ORDER BY opened.started_at IS NULL, running.execution_id",
-            "ORDER BY running.execution_id",
+            "ORDER BY opened.started_at IS NULL,\n",
+            "ORDER BY\n",
             inside="OPEN_EXECUTIONS_BY_TASK",
         ),
         Mutant(
             "a started job waits for a slot",
-            "opened.started_at IS NULL AND coalesce",
-            "coalesce",
+            "is_unstarted AND slot",
+            "slot",
+            inside="OPEN_EXECUTIONS_BY_TASK",
+        ),
+        Mutant(
+            "each job of a chunk has a slot",
+            "coalesce(limit_key LIKE '+%%', false)",
+            "false",
             inside="OPEN_EXECUTIONS_BY_TASK",
         ),
         Mutant(
@@ -172,7 +178,18 @@ STATS = [
         Mutant("an expired job is due", "if row.is_expired:", "if False:", inside="explanation._of_row"),
         Mutant("a lost job runs", "if row.is_lost or not is_open:", "if not is_open:", inside="explanation._running"),
         Mutant("every job is next", "if busy >= total:", "if False:", inside="_in_line"),
-        Mutant("a prefetched job occupies a slot", "self.running + self.lost", "self.total", inside="OpenGroup.busy"),
+        Mutant(
+            "a prefetched job occupies a slot",
+            "count(DISTINCT slot) FILTER (WHERE NOT is_prefetched)",
+            "count(DISTINCT slot)",
+            inside="OPEN_EXECUTIONS_BY_TASK",
+        ),
+        Mutant(
+            "a prefetched job has run",
+            "min(since) FILTER (WHERE NOT is_prefetched)",
+            "min(since)",
+            inside="OPEN_EXECUTIONS_BY_TASK",
+        ),
     ),
     *of_tests(
         ("tests/metrics/test_gauges.py",),
@@ -215,9 +232,12 @@ STATS = [
             "RUNS_OF_SCHEDULES",
         ),
         Mutant("a removed job has attempts", " AND job.state IS NOT NULL", "", "RUNS_OF_SCHEDULES"),
+        Mutant("a run gives lost attempts a run time", "None if lost else seconds", "seconds", inside="past_runs"),
+        Mutant("an open attempt runs on after its lease", "latest.outcome IS NULL\n", "false\n", "RUNS_OF_SCHEDULES"),
     ),
     *of_tests(
         ("tests/admin/test_past_runs.py",),
+        Mutant("a page gives lost runs no word", "if run.is_lost:", "if False:", inside="past_runs._run_time"),
         Mutant(
             "a schedule shows run times of jobs to everybody",
             'return request.user.has_perm("pgqueue.view_job")',
