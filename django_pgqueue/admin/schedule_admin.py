@@ -22,7 +22,7 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle import schedules
 from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
 from django_pgqueue.models import Job, Schedule
-from django_pgqueue.schedules import job_options, next_ticks
+from django_pgqueue.schedules import job_options, next_ticks, run_and_resume
 
 from . import databases
 from .act_view import check
@@ -267,7 +267,7 @@ class ScheduleAdmin(ScheduleColumns):
             raise JobLocked(f"another session has just changed the schedule {obj.name}")
         if change and "enabled" in form.changed_data:
             if form.cleaned_data["enabled"]:
-                schedules.resume_schedule(connection, obj.pk, next_run_at)
+                run_and_resume.resume(connection, obj.pk)
             else:
                 schedules.pause_schedule(connection, obj.pk)
 

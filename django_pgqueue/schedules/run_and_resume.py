@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from django.db import transaction
+
 from django_pgqueue.db.notifications import wake_workers_after_commit
 from django_pgqueue.lifecycle import schedules, ticks
 from django_pgqueue.lifecycle.schedules import Scheduled
@@ -39,10 +41,20 @@ def run_now(
     return fired.job_id
 
 
-def resume(connection: BaseDatabaseWrapper, schedule: Scheduled) -> bool:
+def resume(connection: BaseDatabaseWrapper, schedule_id: int) -> bool:
     """Resume a schedule at its next tick from now; return whether it was paused.
 
-    Raise `ValueError` if the schedule's expression is invalid, and `JobLocked` if the row stays locked.
+    Another session may change the definition meanwhile, or keep the row locked for seconds. So the next tick is
+    computed from what is read after the row is locked. Otherwise the schedule would fire once by its former definition,
+    or for a tick of the pause.
+
+    Raise `ValueError` if the schedule's expression is invalid, and `JobLocked` if the row stays locked. Then it stays
+    paused.
     """
-    next_run_at = next_ticks.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
-    return schedules.resume_schedule(connection, schedule.schedule_id, next_run_at)
+    with transaction.atomic(using=connection.alias):
+        if not schedules.resume_schedule(connection, schedule_id):  # this locks the row
+            return False
+        _now, rows = schedules.read_schedules(connection)
+        schedule = next(each for each in rows if each.schedule_id == schedule_id)
+        next_run_at = next_ticks.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
+        return schedules.plan_schedule(connection, schedule, next_run_at)

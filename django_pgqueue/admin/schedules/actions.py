@@ -58,7 +58,7 @@ def _pause(connection: Any, schedule: Scheduled, _seen_last_run: object) -> bool
 
 def _resume(connection: Any, schedule: Scheduled, _seen_last_run: object) -> bool:
     try:
-        return run_and_resume.resume(connection, schedule)
+        return run_and_resume.resume(connection, schedule.schedule_id)
     except ValueError:  # the list shows what is wrong with the expression
         return False
 

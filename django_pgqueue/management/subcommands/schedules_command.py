@@ -135,7 +135,7 @@ def _pause(connection: Any, schedule: Scheduled) -> str:
 
 
 def _resume(connection: Any, schedule: Scheduled) -> str:
-    return "Resumed." if run_and_resume.resume(connection, schedule) else "Nothing to resume: it is not paused."
+    return "Resumed." if run_and_resume.resume(connection, schedule.schedule_id) else "Nothing to resume: it is not paused."
 
 
 SCHEDULES: Final = Subcommand(

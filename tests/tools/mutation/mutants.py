@@ -110,6 +110,12 @@ SCHEDULES = of_tests(
     Mutant("a plan of a changed definition is written", " AND revision = %(revision)s", "", "PLAN_SCHEDULE"),
     Mutant("a change loses the tick that is due", "CASE WHEN mine.is_due", "CASE WHEN false", "CHANGE_SCHEDULE"),
     Mutant("a change counts for none", "schedule.revision + 1", "schedule.revision", "CHANGE_SCHEDULE"),
+    Mutant(
+        "a resumed schedule keeps its former tick",
+        "return schedules.plan_schedule(connection, schedule, next_run_at)",
+        "return True",
+        inside="run_and_resume.resume",
+    ),
     Mutant("a change waits for a locked row", *NOT_SKIPPED, "CHANGE_SCHEDULE"),
     Mutant(
         "the ticks of a pause are owed",
