@@ -185,7 +185,7 @@ class PauseAdmin(ListOnlyAdmin):
 
 def resume(request: HttpRequest, pause: Pause) -> bool:
     """End a pause as the user, and write it into its history; return False if it has ended by itself."""
-    is_resumed = resume_named(*_target_of(pause), _alias_of(pause))
+    is_resumed = resume_named(*_target_of(pause), _alias_of(pause), by=request.user.get_username())
     log_change(request, pause if is_resumed else None, "Resumed.")
     return is_resumed
 

@@ -18,7 +18,7 @@ from django.utils import timezone
 from django_pgqueue import control
 from django_pgqueue.admin import PauseAdmin
 from django_pgqueue.declared.limits import Limit
-from django_pgqueue.models import Pause
+from django_pgqueue.models import AuditEntry, Pause
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 from tests.app import tasks
@@ -126,6 +126,28 @@ def test_resume_action_deletes_the_pause(operator: Client) -> None:
     control.pause("mail")
     assert "Queue mail is resumed." in run_action(operator, "resume_selected", Pause.objects.get())
     assert not Pause.objects.exists()
+
+
+@pytest.mark.parametrize("sees_keys", [True, False])
+def test_audit_shows_pause_and_resume(client_of: Callable[..., Client], sees_keys: bool) -> None:
+    client = client_of("view_job", *BOTH, *(["view_arguments"] if sees_keys else []))
+    control.pause("mail", until=timedelta(hours=1), reason="<b>deploy", by="a\x1bda")
+    control.pause(limit_key="stripe:customer:7")
+    run_action(client, "resume_selected", Pause.objects.get(name="mail"), **shown_on(client))
+    page = client.get("/admin/pgqueue/job/bulk_acts/").content.decode()
+    assert re.search(
+        r">Pause</a>.*Queue</span> mail · .*Until</span> 20[-0-9]+ [:0-9]+.*a\\x1bda.*&lt;b&gt;deploy", page, re.S
+    )
+    resumed = page.partition(">Resume</a>")[2].partition("</tr>")[0]
+    assert re.search(r"Paused</span> by a\\x1bda, since 20[-0-9]+ [:0-9]+, until 20[-0-9]+ [:0-9]+", resumed)
+    assert ">staff" in resumed and "done" in resumed
+    assert ("stripe:customer:7" in page) == sees_keys
+    act = client.get(f"/admin/pgqueue/job/bulk_act/?id={AuditEntry.objects.latest('pk').pk}").content.decode()
+    assert "Resume: act" in act and "Left unchanged" not in act
+
+
+def shown_on(client: Client) -> dict[str, str]:
+    return {"shown_pauses": re.findall('name="shown_pauses" value="([^"]+)"', client.get(LIST).content.decode())[-1]}
 
 
 def test_resume_action_leaves_a_pause_that_the_page_did_not_show(operator: Client) -> None:

@@ -417,7 +417,33 @@ LINES = of_tests(
     Mutant("a line break in a name begins a line", '.replace("\\n", "\\\\n")', "", inside="in_line"),
     Mutant("an error begins lines", "indent(error, INDENT)", "error", inside="_write_failure"),
 )
+AUDITED = of_tests(
+    ("tests/test_control.py", "tests/admin/test_acts.py", "tests/management/test_other_commands.py"),
+    Mutant(
+        "an ended pause is replaced",
+        "      AND (paused_until IS NULL OR paused_until > statement_timestamp() + %(time_shift)s::interval)\n",
+        "",
+        "PAUSE",
+    ),
+    Mutant(
+        "the entry of a pause has no end",
+        '"until": ends_at and ends_at.isoformat()',
+        '"until": None',
+        inside="pauses.pause",
+    ),
+    Mutant("a resumed queue has no entry", "for pause in rows:", "for pause in ():", inside="pauses.resume"),
+    Mutant("nobody resumed a queue", "done_by=resumed_by", 'done_by=""', inside="pauses.resume"),
+    Mutant("a stopped clear goes on", "if entry.is_stop_asked:", "if False:", inside="queues._clear"),
+    Mutant(
+        "clear records jobs that depend on others",
+        "sorted(set(batch).intersection(changed))",
+        "sorted(changed)",
+        inside="_Clearing.record",
+    ),
+    Mutant("a run of a schedule has no job", "name, by, [fired.job_id])", "name, by)", inside="run_now"),
+    Mutant("a closed batch has no entry", "if was_open:", "if False:", inside="batch_closing.close_batch"),
+)
 OPERATORS = [
     *(*EXACT, *SHELL, *CLICKS, *MEETING, *MANY, *ELSEWHERE, *READING, *DOCTOR),
-    *(*PARAMETERS, *ONE_RECORD, *UNSEEN, *LINES),
+    *(*PARAMETERS, *ONE_RECORD, *UNSEEN, *LINES, *AUDITED),
 ]
