@@ -199,6 +199,11 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"names": ["key0", "key1"], "text": "7", "limit": LIMIT},
         {"pgqueue_search_key_value", "pgqueue_job_pkey"},
     ),
+    "WAITING_IN_QUEUES": (
+        {"queue_names": ["queue0", "queue1", "other"], "limit": LIMIT},
+        {"pgqueue_job_ready", "pgqueue_job_limited"},
+    ),
+    "RUNNING_BY_TARGET": ({"limit": LIMIT}, {"pgqueue_job_running"}),
     "JOBS_WITH_EXCEPTION": ({"job_ids": list(range(LIMIT)), "pattern": "^x$"}, {"pgqueue_execution_job"}),
 }
 

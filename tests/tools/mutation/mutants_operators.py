@@ -185,13 +185,24 @@ ELSEWHERE = [
         ),
     ),
     *of_tests(
-        ("tests/admin/test_hostile.py",),
+        ("tests/admin/test_pauses.py",),
         Mutant(
-            "the list of pauses checks names",
-            "waiting_behind(*_target_of(pause), _alias_of(pause)).order_by()",
-            "waiting_behind(Pausable.QUEUE, pause.name, _alias_of(pause)).order_by()",
-            inside="PauseAdmin.waiting",
+            "each pause is counted by itself",
+            "found = jobs_behind(map(_target_of, rows), databases.chosen(request))",
+            "found = {(t := _target_of(row)): jobs_behind([t], databases.chosen(request))[t] for row in rows}",
+            inside="PauseChangeList.get_results",
         ),
+        Mutant("no running job has a limit", "if limit_key is not None:", "if False:", inside="_Running.__init__"),
+        Mutant(
+            "a task runs under one name",
+            "registry.names_of(name) if kind is Pausable.TASK",
+            "(name,) if kind is Pausable.TASK",
+            inside="_Running.of",
+        ),
+        Mutant(
+            "a cut number of waiting jobs is exact", "count <= WAITING_LIMIT", "True", inside="paused_jobs._waiting"
+        ),
+        Mutant("a cut number of running jobs is exact", "total <= RUNNING_LIMIT", "True", inside="_Running.__init__"),
     ),
     *of_tests(
         ("tests/admin/test_queues.py",),
