@@ -428,6 +428,18 @@ LINES = of_tests(
     Mutant("a line break in a name begins a line", '.replace("\\n", "\\\\n")', "", inside="in_line"),
     Mutant("an error begins lines", "indent(error, INDENT)", "error", inside="_write_failure"),
 )
+GONE = of_tests(
+    ("tests/admin/test_workers.py",),
+    Mutant(
+        "a stopped process has no page",
+        "return self._record(request, object_id, alias)",
+        'return redirect_to(request, "worker_changelist")',
+        inside="WorkerAdmin.change_view",
+    ),
+    Mutant("a removed process has a page", "page.status_code = 404", "pass", inside="WorkerAdmin._record"),
+    Mutant("no attempt links its worker", "if worker_id > 0", "if False", inside="attempts.link_workers"),
+    Mutant("a lost process has stopped", "if worker.stopped_at else _(", "if True else _(", inside="record_context"),
+)
 AUDITED = of_tests(
     ("tests/test_control.py", "tests/admin/test_acts.py", "tests/management/test_other_commands.py"),
     Mutant(
@@ -456,5 +468,5 @@ AUDITED = of_tests(
 )
 OPERATORS = [
     *(*EXACT, *SHELL, *CLICKS, *MEETING, *MANY, *ELSEWHERE, *READING, *DOCTOR),
-    *(*PARAMETERS, *ONE_RECORD, *UNSEEN, *LINES, *AUDITED),
+    *(*PARAMETERS, *ONE_RECORD, *UNSEEN, *LINES, *GONE, *AUDITED),
 ]
