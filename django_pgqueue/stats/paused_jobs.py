@@ -90,7 +90,7 @@ def jobs_behind(pauses: Iterable[Target], database: str | None = None) -> dict[T
     if not wanted:
         return {}
     waiting = _waiting(connection, [name for kind, name in wanted if kind is Pausable.QUEUE])
-    running = _Running(connection)
+    running = _RunningCounts(connection)
     return {target: JobsBehind(waiting.get(target), running.of(*target)) for target in wanted}
 
 
@@ -103,7 +103,7 @@ def _waiting(connection: Connection, queue_names: list[str]) -> dict[Target, Cou
     return {(Pausable.QUEUE, name): Count(min(count, WAITING_LIMIT), count <= WAITING_LIMIT) for name, count in rows}
 
 
-class _Running:
+class _RunningCounts:
     """How many jobs run, by queue, task, limit key and limit."""
 
     def __init__(self, connection: Connection) -> None:

@@ -192,17 +192,21 @@ ELSEWHERE = [
             "found = {(t := _target_of(row)): jobs_behind([t], databases.chosen(request))[t] for row in rows}",
             inside="PauseChangeList.get_results",
         ),
-        Mutant("no running job has a limit", "if limit_key is not None:", "if False:", inside="_Running.__init__"),
+        Mutant(
+            "no running job has a limit", "if limit_key is not None:", "if False:", inside="_RunningCounts.__init__"
+        ),
         Mutant(
             "a task runs under one name",
             "registry.names_of(name) if kind is Pausable.TASK",
             "(name,) if kind is Pausable.TASK",
-            inside="_Running.of",
+            inside="_RunningCounts.of",
         ),
         Mutant(
             "a cut number of waiting jobs is exact", "count <= WAITING_LIMIT", "True", inside="paused_jobs._waiting"
         ),
-        Mutant("a cut number of running jobs is exact", "total <= RUNNING_LIMIT", "True", inside="_Running.__init__"),
+        Mutant(
+            "a cut number of running jobs is exact", "total <= RUNNING_LIMIT", "True", inside="_RunningCounts.__init__"
+        ),
     ),
     *of_tests(
         ("tests/admin/test_queues.py",),
@@ -440,6 +444,19 @@ GONE = of_tests(
     Mutant("no attempt links its worker", "if worker_id > 0", "if False", inside="attempts.link_workers"),
     Mutant("a lost process has stopped", "if worker.stopped_at else _(", "if True else _(", inside="record_context"),
 )
+NAMES = of_tests(
+    ("tests/admin/test_schedules.py",),
+    Mutant("a title hides characters", "return in_line(self.name)", "return self.name", inside="Schedule.__str__"),
+    Mutant(
+        "a form hides characters", "in_line(value) != value", "False", inside="ScheduleForm._show_hidden_characters"
+    ),
+    Mutant(
+        "a hidden character is HTML",
+        'format_html("{} <code>{}</code> ", *text)',
+        '"{} <code>{}</code> ".format(*text)',
+        inside="ScheduleForm._show_hidden_characters",
+    ),
+)
 AUDITED = of_tests(
     ("tests/test_control.py", "tests/admin/test_acts.py", "tests/management/test_other_commands.py"),
     Mutant(
@@ -468,5 +485,5 @@ AUDITED = of_tests(
 )
 OPERATORS = [
     *(*EXACT, *SHELL, *CLICKS, *MEETING, *MANY, *ELSEWHERE, *READING, *DOCTOR),
-    *(*PARAMETERS, *ONE_RECORD, *UNSEEN, *LINES, *GONE, *AUDITED),
+    *(*PARAMETERS, *ONE_RECORD, *UNSEEN, *LINES, *GONE, *NAMES, *AUDITED),
 ]
