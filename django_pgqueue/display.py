@@ -8,7 +8,6 @@ does not know which arguments are sensitive, so it shows none.
 from __future__ import annotations
 
 import json
-import unicodedata
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -16,14 +15,10 @@ from django.utils import dateformat, timezone
 from django.utils.translation import gettext as _
 
 from .ground.envelope import ERASED, codec_of
+from .ground.visible_text import in_line as in_line
+from .ground.visible_text import visible as visible
 from .tasks import registry
 from .tasks.redaction import hides_result, redacted_call
-
-BIDIRECTIONAL: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that change the direction of text and can make one name look like another."""
-
-HIDDEN_CATEGORIES: Final = frozenset({"Cs", "Zl", "Zp"})
-"""Surrogates, and the two characters that end a line in some programs and are no control characters."""
 
 FULL_DATE: Final = "Y-m-d H:i:s"
 """The form of all instants, as a format of Django, such as 2026-11-30 17:51:03."""
@@ -32,30 +27,6 @@ UNITS: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, 
 
 MORE_CHARACTERS: Final = 10_000
 """Indented JSON may have this many characters more than four times its size; see `pretty_json()`."""
-
-
-def visible(text: str) -> str:
-    """Return text with control and direction characters as escapes, such as `\\x1b` and `\\u202e`.
-
-    Line ends and tabs stay. HTML is not escaped here; the template does it.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_escaped(c) if _is_hidden(c) else c for c in text)
-
-
-def in_line(text: str) -> str:
-    """Return text for a place inside a line: line ends and tabs are escapes too, so it cannot look like a line."""
-    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
-def _is_hidden(character: str) -> bool:
-    category = unicodedata.category(character)
-    return character in BIDIRECTIONAL or category in HIDDEN_CATEGORIES or (category == "Cc" and character not in "\n\t")
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def shortened(text: str, length: int = 80) -> str:

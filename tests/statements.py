@@ -13,6 +13,7 @@ from django_pgqueue.stats import (
     fleet,
     incident_groups,
     ownership,
+    paused_jobs,
     queries,
     rollup_queries,
     schedule_runs,
@@ -50,6 +51,7 @@ READING: Final[dict[str, str]] = {
         suspended,
         incident_groups,
         ownership,
+        paused_jobs,
         schedule_runs,
         search_keys,
     )

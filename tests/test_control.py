@@ -10,9 +10,13 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
-from django_pgqueue import control
-from django_pgqueue.models import Job, Pause
+from django_pgqueue import chain, control
+from django_pgqueue.lifecycle import audit
+from django_pgqueue.models import AuditEntry, Job, Pause
+from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs, time_travel
 from tests.app import tasks
 from tests.framework import tasks as framework
@@ -73,8 +77,6 @@ def test_pause_accepts_task_framework_task_and_name(task):
 
 
 def test_pause_task_covers_jobs_under_its_old_names(monkeypatch):
-    from django_pgqueue.tasks import registry
-
     monkeypatch.setitem(registry._tasks, "old.name", tasks.noop)
     object.__setattr__(tasks.noop, "aliases", ("old.name",))
     try:
@@ -90,8 +92,6 @@ def test_pause_task_covers_jobs_under_its_old_names(monkeypatch):
 
 
 def test_resume_ends_pause_under_old_task_name(monkeypatch):
-    from django_pgqueue.tasks import registry
-
     control.pause(task="old.name")
     monkeypatch.setitem(registry._tasks, "old.name", tasks.noop)
     object.__setattr__(tasks.noop, "aliases", ("old.name",))
@@ -131,6 +131,101 @@ def test_pause_rolls_back_with_its_transaction():
         control.pause("mail")
         1 / 0  # noqa: B018 -- only the exception matters
     assert not Pause.objects.exists()
+
+
+def audited():
+    """Return the entries of the audit: action, person, reason and what was chosen."""
+    return list(AuditEntry.objects.order_by("id").values_list("action", "done_by", "reason", "filter"))
+
+
+@pytest.mark.parametrize(
+    ("target", "chosen"),
+    [
+        ({"queue_name": "mail"}, {"queue_name": "mail"}),
+        ({"task": "app.add"}, {"task_name": "app.add"}),
+        ({"limit_key": "stripe:7"}, {"limit_key": "stripe:7"}),
+    ],
+)
+def test_pause_and_resume_are_in_the_audit(target, chosen):
+    control.pause(**target, until=timedelta(hours=1), reason="late\0r", by="ada")
+    pause = Pause.objects.get()
+    until = pause.paused_until.isoformat()
+    assert audited() == [("pause", "ada", "later", {**chosen, "until": until})]
+    assert control.resume(**target, reason="it is up", by="bob")
+    former = {"by": "ada", "since": pause.paused_at.isoformat(), "until": until}
+    assert audited()[1:] == [("resume", "bob", "it is up", {**chosen, "paused": former})]
+    assert not control.resume(**target, by="bob") and len(audited()) == 2
+    assert set(AuditEntry.objects.values_list("outcome", "job_count")) == {("done", 0)}
+
+
+def test_pause_that_replaces_one_records_both_in_the_audit():
+    control.pause("mail", by="ada")
+    control.pause("mail", by="bob", until=60)
+    since = Pause.objects.get().paused_at.isoformat()
+    until = Pause.objects.get().paused_until.isoformat()
+    replaced = {"queue_name": "mail", "until": until, "paused": {"by": "ada", "since": since}}
+    assert audited()[1:] == [("pause", "bob", "", replaced)]
+
+
+def test_pause_that_ended_by_itself_is_neither_replaced_nor_resumed():
+    control.pause("mail", until=60)
+    Pause.objects.update(paused_until=timezone.now() - timedelta(seconds=1))
+    assert not control.resume("mail") and len(audited()) == 1
+    control.pause("mail", until=60)
+    Pause.objects.update(paused_until=timezone.now() - timedelta(seconds=1))
+    control.pause("mail", by="bob")
+    assert audited()[-1] == ("pause", "bob", "", {"queue_name": "mail"})
+
+
+def test_pause_that_replaces_one_under_a_former_name_records_its_end(monkeypatch):
+    renamed = Task(func=tasks.noop.func, aliases=("old.name",))
+    control.pause(task="old.name", by="ada")
+    for name in ("old.name", renamed.name):
+        monkeypatch.setitem(registry._tasks, name, renamed)
+    control.pause(task=renamed, by="bob")
+    assert [(action, by, chosen["task_name"]) for action, by, _, chosen in audited()[1:]] == [
+        ("resume", "bob", "old.name"),
+        ("pause", "bob", tasks.noop.name),
+    ]
+
+
+def test_pause_command_and_resume_command_are_in_the_audit():
+    run("pause", "mail", "--until", "2h", "--reason", "deploy")
+    run("resume", "mail", "--reason", "deployed")
+    assert [(action, reason) for action, _, reason, _ in audited()] == [("pause", "deploy"), ("resume", "deployed")]
+    assert len({by for _, by, _, _ in audited()}) == 1 and audited()[0][1]
+
+
+def test_clear_is_in_the_audit_with_its_jobs(monkeypatch):
+    monkeypatch.setattr(control.queues, "CLEAR_BATCH", 2)
+    jobs = [tasks.noop.using(queue_name="mail").enqueue() for _ in range(3)]
+    tasks.noop.enqueue()
+    assert control.clear("empty", by="ada") == 0 and not audited()
+    assert control.clear("mail", by="ada", reason="too many") == 3
+    assert audited() == [("cancel", "ada", "too many", {"word": "ready", "queue_name": "mail"})]
+    entry = AuditEntry.objects.get()
+    assert (entry.job_count, entry.outcome) == (3, "done")
+    assert {each.job_id for each in entry.jobs.all()} == {job.pk for job in jobs}
+    first, dependent = chain(tasks.noop.using(queue_name="mail").s()).then(tasks.noop).enqueue().job_ids
+    run("clear", "mail", "--reason", "again")
+    assert audited()[-1][2] == "again" and audited()[-1][1]
+    assert [each.job_id for each in AuditEntry.objects.latest("id").jobs.all()] == [first]
+    assert Job.objects.get(pk=dependent).state == "cancelled"
+
+
+def test_clear_that_is_stopped_leaves_the_other_jobs(monkeypatch):
+    monkeypatch.setattr(control.queues, "CLEAR_BATCH", 2)
+    for _ in range(5):
+        tasks.noop.using(queue_name="mail").enqueue()
+
+    def record(*args, original=audit.record_audit, **options):
+        audit.stop_audit(connection, args[1], "bob")
+        return original(*args, **options)
+
+    monkeypatch.setattr(audit, "record_audit", record)
+    assert control.clear("mail", by="ada") == 2
+    assert control.waiting("mail").count() == 3
+    assert AuditEntry.objects.get().outcome == "stopped"
 
 
 def test_drain_inside_transaction_is_refused():

@@ -31,7 +31,7 @@ class OperatorAct:
     """An act of an operator.
 
     Attributes:
-        name: The action of its entry in the audit, if it has one.
+        name: The action of its entry in the audit.
         label: Its name for people.
         permissions: The permissions that it needs in the admin. (): it is available in a shell only.
     """
@@ -84,20 +84,24 @@ LIVE_STACK: Final = OperatorAct(
 OVERRIDE_LIMIT: Final = OperatorAct("override limit", _("Change of a limit"), LIMITS)
 RESTORE_LIMIT: Final = OperatorAct("restore limit", _("Undo a change of a limit"), LIMITS)
 END_HOLD: Final = OperatorAct("end hold", _("End a hold"), LIMITS)
+PAUSE: Final = OperatorAct("pause", _("Pause"), PAUSES)
+RESUME: Final = OperatorAct("resume", _("Resume"), PAUSES)
 
-ON_WORKERS_AND_LIMITS: Final = {
-    act.name: act for act in (STOP_WORKER, LIVE_STACK, OVERRIDE_LIMIT, RESTORE_LIMIT, END_HOLD)
+RUN_SCHEDULE: Final = OperatorAct("run_schedule", _("Run now"), ("pgqueue.view_schedule", "pgqueue.run_schedule"))
+PAUSE_SCHEDULE: Final = OperatorAct("pause_schedule", _("Pause"), SCHEDULES)
+RESUME_SCHEDULE: Final = OperatorAct("resume_schedule", _("Resume"), SCHEDULES)
+CLOSE_BATCH: Final = OperatorAct("close_batch", _("Close a batch"), ("pgqueue.view_jobbatch", "pgqueue.close_batch"))
+
+CHANGING_NO_JOBS: Final = {
+    act.name: act
+    for act in (
+        *(STOP_WORKER, LIVE_STACK, OVERRIDE_LIMIT, RESTORE_LIMIT, END_HOLD, PAUSE, RESUME),
+        *(PAUSE_SCHEDULE, RESUME_SCHEDULE, CLOSE_BATCH),
+    )
 }
 AUDITED: Final = {
     **JOB_ACTS,
-    **{act.name: act for act in (EDIT_AND_RETRY, ENQUEUE, ERASE)},
-    **ON_WORKERS_AND_LIMITS,
+    **{act.name: act for act in (EDIT_AND_RETRY, ENQUEUE, ERASE, RUN_SCHEDULE)},
+    **CHANGING_NO_JOBS,
 }
 """The acts by the actions in the entries of the audit."""
-
-PAUSE: Final = OperatorAct("pause", _("Pause"), PAUSES)
-RESUME: Final = OperatorAct("resume", _("Resume"), PAUSES)
-RUN_SCHEDULE: Final = OperatorAct("run", _("Run now"), ("pgqueue.view_schedule", "pgqueue.run_schedule"))
-PAUSE_SCHEDULE: Final = OperatorAct("pause", _("Pause"), SCHEDULES)
-RESUME_SCHEDULE: Final = OperatorAct("resume", _("Resume"), SCHEDULES)
-CLOSE_BATCH: Final = OperatorAct("close", _("Close…"), ("pgqueue.view_jobbatch", "pgqueue.close_batch"))

@@ -127,6 +127,7 @@ def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]
         "since": _("Since"), "until": _("Until"), "before": _("Before"), "to_queue": _("To queue"),
         "to_priority": _("To priority"), "erased": _("Erased"), "selected": _("Selected jobs"),
         "worker": _("Worker"), "limit_key": _("Limit"), "after": _("After"), "held_until": _("Held until"),
+        "paused": _("Paused"), "schedule": _("Schedule"), "batch_id": _("Batch"),
     }  # fmt: skip
     for name, title in names.items():
         if (value := chosen.get(name)) not in (None, [], "") or (name == "exception_class" and value == ""):
@@ -152,7 +153,7 @@ def _numbers(ids: Any) -> str:
 
 
 def _shown(value: Any, *, is_time: bool) -> str:
-    if isinstance(value, Mapping):  # the values of an override
+    if isinstance(value, Mapping):  # the values of an override or of a pause
         pairs = list(value.items())[:20]
         return ", ".join(f"{visible(name)} {_value_text(each, is_time=name in TIMES)}" for name, each in pairs)
     if isinstance(value, list):

@@ -1,8 +1,8 @@
 """The buttons that act on a queue, a task or a limit: pause, resume, undo an override, end a hold.
 
 Each button posts the name of its target and what the page showed of it. If that has changed since, nothing changes and
-the operator gets a message. `BUTTONS` declares them all, and `_post()` runs each. All acts go through `control`. Pauses
-are written into the history of the admin, and changes of limits into the audit.
+the operator gets a message. `BUTTONS` declares them all, and `_post()` runs each. All acts go through `control`, which
+writes the audit. Pauses are written into the history of the admin too.
 
 Pages call `button_context()` for the buttons that they show. The admin's URLs are `button_urls()`.
 """

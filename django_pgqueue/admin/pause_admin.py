@@ -6,10 +6,11 @@ hand may have a name that `control.pause()` would refuse. Listing and resuming i
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, cast
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
@@ -19,12 +20,13 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import queues
-from django_pgqueue.control.queues import pause_named, resume_named, running_behind, waiting_behind
+from django_pgqueue.control.queues import pause_named, resume_named
 from django_pgqueue.control.targets import limit_key_problems, mistyped_limit
 from django_pgqueue.declared.limits import has_value, name_of
 from django_pgqueue.models import Job, Pause
 from django_pgqueue.options.validation import NAME, unknown_queue
 from django_pgqueue.states import Pausable, State, TransitionName
+from django_pgqueue.stats.paused_jobs import JobsBehind, jobs_behind
 from django_pgqueue.tasks import registry
 
 from . import bulk_acts, databases, private, shown
@@ -32,10 +34,7 @@ from .act_view import log_change
 from .formatting import badge, breakable, by_until, moment, moment_ago, seen_at, visible
 from .forms.form_page import in_future
 from .navigation import address, allowed_url, key_jobs_url
-from .readonly import ListOnlyAdmin, column
-
-COUNTED: Final = 10_000
-"""Waiting jobs counted per pause at most. Counting that many takes 0.65 ms."""
+from .readonly import DatabaseChangeList, ListOnlyAdmin, column
 
 
 class PauseForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
@@ -85,6 +84,23 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
         return super().clean()
 
 
+class PauseChangeList(DatabaseChangeList):
+    """A page of pauses with the jobs behind them, which two statements count."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        rows = list(cast(Any, self.result_list))
+        found = jobs_behind(map(_target_of, rows), databases.chosen(request))
+        for pause in rows:
+            vars(pause)["behind"] = found[_target_of(pause)]
+        self.result_list = cast(Any, rows)
+
+
+def _behind(pause: Pause) -> JobsBehind:
+    found: JobsBehind = vars(pause)["behind"]
+    return found
+
+
 class PauseAdmin(ListOnlyAdmin):
     """Pauses, latest first."""
 
@@ -105,6 +121,9 @@ class PauseAdmin(ListOnlyAdmin):
         if lookup == "name" and request is not None and not private.may_view_key(request, str(value)):
             return False
         return lookup in {"kind", "name"} or super().lookup_allowed(lookup, value, request)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return PauseChangeList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return private.with_permission(super().get_queryset(request), request)
@@ -172,20 +191,18 @@ class PauseAdmin(ListOnlyAdmin):
     @admin.display(description=_("waiting"))
     def waiting(self, pause: Pause) -> str:
         """Return how many jobs wait behind the pause of a queue. No index counts the waiting jobs of a task."""
-        if pause.kind != Pausable.QUEUE:
-            return "–"
-        count = waiting_behind(*_target_of(pause), _alias_of(pause)).order_by().count_up_to(COUNTED + 1)
-        return f"{COUNTED:,}+" if count > COUNTED else f"{count:,}"
+        count = _behind(pause).waiting
+        return "–" if count is None else str(count)
 
     @admin.display(description=_("still running"))
     def running(self, pause: Pause) -> str:
         """Return how many jobs started before the pause and still run. At 0 it is drained."""
-        return f"{running_behind(*_target_of(pause), _alias_of(pause)).count():,}"
+        return str(_behind(pause).running)
 
 
 def resume(request: HttpRequest, pause: Pause) -> bool:
     """End a pause as the user, and write it into its history; return False if it has ended by itself."""
-    is_resumed = resume_named(*_target_of(pause), _alias_of(pause))
+    is_resumed = resume_named(*_target_of(pause), _alias_of(pause), by=request.user.get_username())
     log_change(request, pause if is_resumed else None, "Resumed.")
     return is_resumed
 

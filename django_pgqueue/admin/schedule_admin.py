@@ -22,7 +22,7 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle import schedules
 from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
 from django_pgqueue.models import Job, Schedule
-from django_pgqueue.schedules import job_options, next_ticks
+from django_pgqueue.schedules import job_options, next_ticks, run_and_resume
 
 from . import databases
 from .act_view import check
@@ -266,10 +266,11 @@ class ScheduleAdmin(ScheduleColumns):
         if not is_written:
             raise JobLocked(f"another session has just changed the schedule {obj.name}")
         if change and "enabled" in form.changed_data:
+            by = request.user.get_username()
             if form.cleaned_data["enabled"]:
-                schedules.resume_schedule(connection, obj.pk, next_run_at)
+                run_and_resume.resume(connection, obj.pk, by=by)
             else:
-                schedules.pause_schedule(connection, obj.pk)
+                run_and_resume.pause(connection, obj.pk, definition.name, by=by)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         self.delete_queryset(request, self.get_queryset(request).filter(pk=obj.pk))

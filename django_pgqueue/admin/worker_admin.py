@@ -1,5 +1,7 @@
 """The list of workers and the page of each: what runs where, and requests to stop or to write the stacks of jobs.
 
+The page of a process that has stopped shows what its row says, as long as the row is kept.
+
 The requests go through `worker_control`. Every act is a POST; the page that asks before a stop is read-only.
 
 Live workers come first, by host, each with the jobs that it runs. Workers without a heartbeat and stopped workers
@@ -32,7 +34,7 @@ from django_pgqueue.states import RequestKind
 
 from . import databases, live_stack
 from .act_view import FORM, act_view, log_change
-from .formatting import breakable, duration, moment, moment_ago, visible
+from .formatting import breakable, dated, duration, moment, moment_ago, visible
 from .list_filters import row_id_of
 from .navigation import redirect_to, rendered
 from .readonly import ListOnlyAdmin
@@ -70,14 +72,13 @@ class WorkerAdmin(ListOnlyAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show one worker that has not stopped: its jobs, and the requests to it. Otherwise show the list."""
+        """Show one worker that has not stopped: its jobs, and the requests to it. Otherwise show what its row says."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         alias = databases.chosen(request)
         worker = _found(object_id, stats.workers(alias))
         if worker is None:
-            request.current_app = self.admin_site.name
-            return redirect_to(request, "worker_changelist")
+            return self._record(request, object_id, alias)
         jobs = stats.running_jobs([worker.id], alias)
         answers = live_stack.of_worker(request, worker.id, alias)
         context = {
@@ -91,6 +92,25 @@ class WorkerAdmin(ListOnlyAdmin):
         }
         title = _("Worker process %(pid)s on %(host)s") % {"pid": worker.pid, "host": visible(worker.host)}
         return self._page(request, "worker", title, context)
+
+    def _record(self, request: HttpRequest, object_id: str, alias: str) -> HttpResponse:
+        """Show a process that has stopped or was lost, or that its row is removed. Links in attempts lead here."""
+        worker_id = row_id_of(object_id)
+        if worker_id is None:
+            request.current_app = self.admin_site.name
+            return redirect_to(request, "worker_changelist")
+        worker = Worker.objects.using(alias).annotate(seen_at=statement_time()).filter(pk=worker_id).first()
+        if worker is None:
+            page = self._page(
+                request, "worker_record", _("Worker process %s") % worker_id, {"worker_id": str(worker_id)}
+            )
+            page.status_code = 404
+            return page
+        title = _("Worker process %(pid)s on %(host)s") % {"pid": worker.pid, "host": visible(worker.hostname)}
+        jobs = [running_row(job) for job in stats.running_jobs([worker_id], alias)]
+        answers = live_stack.of_worker(request, worker_id, alias)
+        context = {**record_context(worker), "jobs": jobs, "answers": answers}
+        return self._page(request, "worker_record", title, context)
 
     def _page(self, request: HttpRequest, name: str, title: str, context: dict[str, Any]) -> HttpResponse:
         base = {
@@ -205,6 +225,33 @@ def worker_row(worker: stats.WorkerStats, jobs: Sequence[stats.RunningJob], vers
         "started": _ago(worker, worker.started_at),
         "heartbeat": _ago(worker, worker.last_heartbeat_at),
     }
+
+
+def record_context(worker: Worker) -> dict[str, Any]:
+    """Return what the page of a process that does not run shows of its row."""
+    ended_at = worker.stopped_at or worker.last_heartbeat_at
+    queues = ", ".join(_queues(ServedQueues.from_text(worker.queue_names)))
+    facts = [
+        (_("State"), _("stopped") if worker.stopped_at else _("lost, or without a connection to the database")),
+        (_("Stopped"), dated(worker.stopped_at, worker)),
+        (_("Last heartbeat"), dated(worker.last_heartbeat_at, worker)),
+        (_("Started"), dated(worker.started_at, worker)),
+        (_("Ran for"), duration(ended_at - worker.started_at)),
+        (_("Host"), visible(worker.hostname)),
+        (_("Process"), str(worker.pid)),
+        (_("Process of the supervisor"), "" if worker.supervisor_pid is None else str(worker.supervisor_pid)),
+        (_("Version"), visible(worker.version)),
+        (_("Queues"), queues or _("all")),
+        (_("Slots"), str(worker.concurrency)),
+    ]
+    if worker.stopped_at:
+        why = _(
+            "The row does not say why the process has stopped, or whether it has crashed. The log of the worker does: "
+            "look for the events process_exited, process_died and process_killed."
+        )
+    else:
+        why = _("It did not report a stop. If it was lost, other workers rescue its jobs.")
+    return {"worker_id": worker.pk, "facts": [(name, value) for name, value in facts if value], "why": why}
 
 
 def running_row(job: stats.RunningJob) -> dict[str, Any]:

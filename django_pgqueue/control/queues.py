@@ -7,17 +7,19 @@ adds jobs; they wait, and none is lost. Running jobs continue. Workers stop clai
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db import connections
+from django.db import connections, transaction
 
 from django_pgqueue.db.notifications import PAUSES_CHANGED, wake_workers_after_commit
 from django_pgqueue.db.transactions import is_in_transaction
 from django_pgqueue.durations import Duration, seconds
 from django_pgqueue.ends import job_operations
-from django_pgqueue.lifecycle import bulk_acts, pauses
-from django_pgqueue.states import Pausable, State
+from django_pgqueue.lifecycle import audit, bulk_acts, pauses
+from django_pgqueue.states import ActOutcome, Pausable, State, TransitionName
 from django_pgqueue.tasks import registry
 
 from .targets import alias_of, bounds_of, check_use, in_limit, names_of, stored_text, target_of, task_name
@@ -33,8 +35,6 @@ OBEY_SECONDS: Final = 1.0
 """Maximum age of a worker's information about pauses when it claims."""
 CLEAR_BATCH: Final = 1000
 """Jobs that one statement of `clear()` cancels."""
-FILTERS: Final = {Pausable.QUEUE: "queue_name", Pausable.TASK: "task_name", Pausable.LIMIT: "limit_key"}
-"""The filter that finds the waiting jobs of each kind."""
 
 
 def pause(
@@ -49,8 +49,8 @@ def pause(
 ) -> None:
     """Pause a queue, a task or a limit: workers claim none of its jobs until the pause ends.
 
-    The pause is written in the transaction that is open on the database, and workers apply it after the commit. The
-    end, `reason` and `by` replace those of an earlier pause.
+    The pause and its entry in the audit are written in the transaction that is open on the database, and workers apply
+    it after the commit. The end, `reason` and `by` replace those of an earlier pause.
 
     Args:
         queue_name: The queue to pause. Pass either this, `task` or `limit_key`.
@@ -102,11 +102,12 @@ def _pause(
     kind: Pausable, name: str, database: str, bounds: dict[str, Any], *, by: str, reason: str, only_new: bool = False
 ) -> bool:
     connection = connections[database]
-    for former_name in names_of(kind, name)[1:]:  # a pause from before the task was renamed would outlast the new one
-        pauses.resume(connection, kind, former_name)
     by, reason = stored_text(by, 150), stored_text(reason, 1000)
-    is_paused = pauses.pause(connection, kind, name, **bounds, paused_by=by, reason=reason, only_new=only_new)
-    wake_workers_after_commit(connection, PAUSES_CHANGED)
+    with transaction.atomic(using=database):
+        for former_name in names_of(kind, name)[1:]:  # a pause from before a task was renamed would outlast the new one
+            pauses.resume(connection, kind, former_name, resumed_by=by, reason=reason)
+        is_paused = pauses.pause(connection, kind, name, **bounds, paused_by=by, reason=reason, only_new=only_new)
+        wake_workers_after_commit(connection, PAUSES_CHANGED)
     return is_paused
 
 
@@ -115,17 +116,21 @@ def resume(
     *,
     task: Any = None,
     limit_key: str | None = None,
+    reason: str = "",
+    by: str = "",
     database: str | None = None,
 ) -> bool:
     """End the pause of a queue, a task or a limit.
 
-    The change is part of the transaction that is open on the database, as with `pause()`. If the task was renamed,
-    pauses under its former names (`aliases`) end too.
+    The change and its entry in the audit are part of the transaction that is open on the database, as with `pause()`.
+    If the task was renamed, pauses under its former names (`aliases`) end too.
 
     Args:
         queue_name: The queue to resume. Pass either this, `task` or `limit_key`.
         task: The task to resume: a task of this package, a task of Django's tasks framework, or a task's name.
         limit_key: The limit to resume, by its name, or one limit key.
+        reason: Text for the audit. 1,000 characters are stored.
+        by: The person or program that resumes, for the audit. 150 characters are stored.
         database: Alias of the database of the jobs. By default the database routers choose it.
 
     Returns:
@@ -140,19 +145,22 @@ def resume(
         UnknownLimitWarning: No task has the limit, and one has a limit with a similar name.
     """
     kind, name = target_of(queue_name, task, limit_key)
-    resumed = resume_named(kind, name, alias_of(database))
+    resumed = resume_named(kind, name, alias_of(database), by=by, reason=reason)
     if not resumed:
         check_use(kind, name, alias_of(database))
     return resumed
 
 
-def resume_named(kind: Pausable, name: str, database: str) -> bool:
+def resume_named(kind: Pausable, name: str, database: str, *, by: str, reason: str = "") -> bool:
     """End a pause by the name in its row, without checking the name.
 
     The admin uses it, because a row written by hand may have a name that `pause()` would refuse.
     """
-    resumed = [pauses.resume(connections[database], kind, any_name) for any_name in names_of(kind, name)]
-    wake_workers_after_commit(connections[database], PAUSES_CHANGED)
+    connection = connections[database]
+    note = {"resumed_by": stored_text(by, 150), "reason": stored_text(reason, 1000)}
+    with transaction.atomic(using=database):
+        resumed = [pauses.resume(connection, kind, any_name, **note) for any_name in names_of(kind, name)]
+        wake_workers_after_commit(connection, PAUSES_CHANGED)
     return any(resumed)
 
 
@@ -220,17 +228,22 @@ def clear(
     *,
     task: Any = None,
     limit_key: str | None = None,
+    reason: str = "",
+    by: str = "",
     database: str | None = None,
 ) -> int:
     """Cancel the waiting jobs of a queue, a task or a limit, including jobs that are due later.
 
     Running jobs continue. The jobs are cancelled in batches. Each batch is a transaction of its own unless a
-    transaction is open. The duration depends on the number of ready jobs, and not on that of finished ones.
+    transaction is open, and adds its jobs to one entry of the audit. If an operator stops that act, the other jobs
+    stay. The duration depends on the number of ready jobs, and not on that of finished ones.
 
     Args:
         queue_name: The queue to clear. Pass either this, `task` or `limit_key`.
         task: The task to clear: a task of this package, a task of Django's tasks framework, or a task's name.
         limit_key: The limit to clear, by its name, or one limit key.
+        reason: Text for the audit. 1,000 characters are stored.
+        by: The person or program that clears, for the audit. 150 characters are stored.
         database: Alias of the database of the jobs. By default the database routers choose it.
 
     Returns:
@@ -245,20 +258,47 @@ def clear(
         UnknownLimitWarning: No task has the limit, and one has a limit with a similar name.
     """
     kind, name = target_of(queue_name, task, limit_key)
-    cancelled = _clear(kind, name, connections[alias_of(database)])
+    note = {"done_by": stored_text(by, 150), "reason": stored_text(reason, 1000)}
+    cancelled = _clear(kind, name, connections[alias_of(database)], note)
     if not cancelled:
         check_use(kind, name, alias_of(database))
     return cancelled
 
 
-def _clear(kind: Pausable, name: str, connection: BaseDatabaseWrapper) -> int:
+def _clear(kind: Pausable, name: str, connection: BaseDatabaseWrapper, note: dict[str, str]) -> int:
     from django_pgqueue.models.operations_link import JobsToChange  # task modules are imported before models can be
 
-    cancelled = 0
+    cancelled, column = 0, pauses.COLUMNS[kind]
+    entry = _Clearing(connection, {"word": State.READY.value, column: name}, note)
     for any_name in names_of(kind, name):
-        for batch in bulk_acts.waiting_jobs(connection, **{FILTERS[kind]: any_name}, limit=CLEAR_BATCH):
-            cancelled += len(job_operations.cancel(JobsToChange(connection, batch), running=False))
+        for batch in bulk_acts.waiting_jobs(connection, **{column: any_name}, limit=CLEAR_BATCH):
+            jobs = JobsToChange(connection, batch, record=partial(entry.record, batch))
+            cancelled += len(job_operations.cancel(jobs, running=False))
+            if entry.is_stop_asked:
+                entry.end(ActOutcome.STOPPED)
+                return cancelled
+    entry.end(ActOutcome.DONE)
     return cancelled
+
+
+class _Clearing:
+    """The entry of the audit for one `clear()`. If it cancels no job, there is none."""
+
+    def __init__(self, connection: BaseDatabaseWrapper, chosen: dict[str, str], note: dict[str, str]) -> None:
+        self.is_stop_asked = False
+        self._connection = connection
+        self._begin = partial(audit.begin_audit, connection, TransitionName.CANCEL.value, chosen, **note)
+        self._id: int | None = None
+
+    def record(self, batch: Collection[int], changed: Collection[int]) -> None:
+        """Add the jobs that a batch has cancelled, in its transaction, without those that depend on them."""
+        if job_ids := sorted(set(batch).intersection(changed)):
+            self._id = self._id or self._begin()
+            self.is_stop_asked = audit.record_audit(self._connection, self._id, job_ids)
+
+    def end(self, outcome: ActOutcome) -> None:
+        if self._id is not None:
+            audit.end_audit(self._connection, self._id, outcome)
 
 
 def waiting(

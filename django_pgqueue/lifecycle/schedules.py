@@ -182,8 +182,11 @@ def pause_schedule(connection: Connection, schedule_id: int) -> bool:
     return _switch(connection, schedule_id, enabled=False, next_run_at=None)
 
 
-def resume_schedule(connection: Connection, schedule_id: int, next_run_at: datetime) -> bool:
-    """Resume a schedule, with its next tick at `next_run_at`; return whether it was paused."""
+def resume_schedule(connection: Connection, schedule_id: int, next_run_at: datetime | None = None) -> bool:
+    """Resume a schedule, with its next tick at `next_run_at`; return whether it was paused.
+
+    Without `next_run_at`, call `plan_schedule()` afterwards, in the same transaction. It keeps the row locked.
+    """
     return _switch(connection, schedule_id, enabled=True, next_run_at=next_run_at)
 
 

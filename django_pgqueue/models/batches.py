@@ -20,6 +20,7 @@ from django_pgqueue.db.fields import (
     are_instants,
     are_numbers,
 )
+from django_pgqueue.ground.visible_text import in_line
 
 from .operations_link import check_deletable, operations
 
@@ -102,7 +103,7 @@ class JobBatch(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.description or f"batch #{self.pk}"
+        return in_line(self.description) or f"batch #{self.pk}"
 
     def delete(
         self,

@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.db.fields import InstantField, PlainJSONField
 from django_pgqueue.ground.progress import Progress
 from django_pgqueue.ground.task_results import OF_ERRORS, STATUS, AttemptError, argument_part, errors_of
+from django_pgqueue.ground.visible_text import in_line
 from django_pgqueue.states import FINISHED, Seen, State
 
 from .encoded_field import CodecJSONField
@@ -123,7 +124,7 @@ class Job(models.Model):
     """Alias of the database that `enqueue()` wrote this job to; None if this instance comes from a query."""
 
     def __str__(self) -> str:
-        return f"{self.task_name} #{self.pk}"
+        return f"{in_line(self.task_name)} #{self.pk}"
 
     @property
     def progress(self) -> Progress | None:

@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import MOST_ID, InstantField, are_instants
 from django_pgqueue.declared.limits import without_value
+from django_pgqueue.ground.visible_text import in_line
 from django_pgqueue.states import Pausable
 
 
@@ -42,4 +43,5 @@ class Pause(models.Model):
 
     def __str__(self) -> str:
         """Return the target. The history of the admin has this text, so it leaves out the value of a limit key."""
-        return f"{self.kind} {without_value(self.name) if self.kind == Pausable.LIMIT else self.name}"
+        name = without_value(self.name) if self.kind == Pausable.LIMIT else self.name
+        return in_line(f"{self.kind} {name}")

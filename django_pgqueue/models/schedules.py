@@ -20,6 +20,7 @@ from django_pgqueue.db.fields import (
     are_instants,
     are_numbers,
 )
+from django_pgqueue.ground.visible_text import in_line
 
 
 class Origin(models.TextChoices):
@@ -110,7 +111,7 @@ class Schedule(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.name
+        return in_line(self.name)
 
 
 class ScheduleRun(models.Model):

@@ -8,6 +8,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import MOST_ID, InstantField, are_instants
+from django_pgqueue.ground.visible_text import in_line
 from django_pgqueue.states import RequestKind
 
 
@@ -47,7 +48,7 @@ class Worker(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.hostname}:{self.pid}"
+        return f"{in_line(self.hostname)}:{self.pid}"
 
 
 class WorkerRequest(models.Model):

@@ -156,6 +156,8 @@ def test_act_leaves_a_record(root: Client, ids: dict[str, int], case: Case) -> N
     answer = root.post(url, fields)
     assert answer.status_code == 302, answer.content.decode()[:5000]
     assert records() > before
+    assert AuditEntry.objects.filter(action=case.act.name, done_by="root").count() == 1
+    assert case.act.name in acts.AUDITED
     found = [*LogEntry.objects.values_list("user__username", flat=True)]
     assert {*found, *AuditEntry.objects.values_list("done_by", flat=True)} - {""} == {"root"}
 

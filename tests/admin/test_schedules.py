@@ -123,6 +123,24 @@ def test_list_special_situation_of_a_schedule_is_shown(planner: Client, db: None
     assert words in page(planner)
 
 
+@pytest.mark.parametrize("origin", ["admin", "code"])
+def test_pages_show_hidden_characters_of_a_name(planner: Client, db: None, origin: str) -> None:
+    schedule = make()
+    name = "<b>a\x1b\u202e\nb"
+    Schedule.objects.update(name=name, origin=origin, expression="@daily\x07", confirmed_at=timezone.now())
+    own = f"{SCHEDULES}{schedule.pk}/"
+    planner.post(f"{own}pause/", {"shown_schedule": f"{schedule.pk}:{schedule.revision}:"})
+    for url in [f"{own}change/", f"{own}history/", *([f"{own}delete/"] if origin == "admin" else [])]:
+        text = re.sub(r"<input[^>]*>", "", page(planner, url))
+        assert "&lt;b&gt;a\\x1b\\u202e\\nb" in text, url
+        assert not {"\x1b", "\u202e", "\x07"} & set(text), url
+    if origin == "admin":
+        text = page(planner, f"{own}change/")
+        note = "The stored value has hidden characters: <code>"
+        assert f"{note}&lt;b&gt;a\\x1b\\u202e\\nb</code>" in text and f"{note}@daily\\x07</code> A cron" in text
+        assert text.count(note) == 2
+
+
 def test_list_twenty_schedules_needs_at_most_eight_queries(planner: Client, db: None) -> None:
     for number in range(20):
         schedule = make(f"schedule {number}")

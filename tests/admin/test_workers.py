@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from django_pgqueue.lifecycle import worker_requests
 from django_pgqueue.models import AuditEntry, Execution, Job, Worker, WorkerRequest
+from django_pgqueue.stats import fleet
 from tests.admin.conftest import JobMaker, add_execution
 
 pytestmark = pytest.mark.slow
@@ -271,6 +272,66 @@ def test_foreground_worker_page_says_that_it_answers_nothing(chief, add_worker):
     assert "answers no requests" in page and "/stop/" not in page and "/stack/" not in page
 
 
-def test_page_of_stopped_worker_shows_the_list(chief, add_worker):
+# ------------------------------------------------------------------ processes that do not run any more
+
+
+def test_page_of_stopped_worker_shows_what_its_row_says(chief, add_worker):
+    at = timezone.now() - timedelta(hours=3)
+    about = {"hostname": "v\x1bm", "version": "0.1.0<b>", "queue_names": "mail=2,reports=", "started_at": at}
+    worker = add_worker(**about, last_heartbeat_at=at + timedelta(hours=1), stopped_at=at + timedelta(hours=2))
+    WorkerRequest.objects.create(worker_id=worker.pk, kind="stop", requested_by="ada", answer="It stops.")
+    with CaptureQueriesContext(connection) as captured:
+        page = text_of(chief, f"{WORKERS}{worker.pk}/change/")
+    assert len(captured) <= 10, [query["sql"] for query in captured]
+    shown = region(page, "pgqueue-worker-facts")
+    for expected in (
+        "stopped",
+        "v\\x1bm",
+        "0.1.0&lt;b&gt;",
+        "mail (2), reports",
+        ">7<",
+        ">6<",
+        "2 h",
+        "1 h ago",
+        "3 h",
+    ):
+        assert expected in shown, expected
+    assert "It has left no job unfinished" in page and "no index finds them" in page
+    assert "ada" in region(page, "pgqueue-requests") and "It stops." in page
+    assert "/stop/" not in page and "/stack/" not in page
+    assert f"{WORKERS}{worker.pk}/change/" in text_of(chief, WORKERS)
+
+
+def test_page_of_stopped_worker_lists_the_jobs_that_it_has_left(chief, add_worker, run):
     worker = add_worker(stopped_at=timezone.now())
-    assert chief.get(f"{WORKERS}{worker.pk}/change/").headers["Location"] == WORKERS
+    execution = run(worker)
+    assert f"{JOBS}{execution.job_id}/change/" in region(
+        text_of(chief, f"{WORKERS}{worker.pk}/change/"), "pgqueue-worker-jobs"
+    )
+
+
+def test_page_of_worker_beyond_the_list_says_that_it_may_be_lost(chief, add_worker, monkeypatch):
+    monkeypatch.setattr(fleet, "WORKERS_LIMIT", 0)
+    page = text_of(chief, f"{WORKERS}{add_worker().pk}/change/")
+    assert "lost, or without a connection" in page and "rescue its jobs" in page
+
+
+def test_page_of_removed_worker_says_that_no_row_is_kept(chief, db):
+    answer = chief.get(f"{WORKERS}4711/change/")
+    assert answer.status_code == 404
+    assert "No row is kept of the worker process 4711." in answer.content.decode()
+    assert chief.get(f"{WORKERS}x/change/").headers["Location"] == WORKERS
+
+
+def test_attempts_link_the_worker_also_if_it_is_gone(chief, make_user, add_worker, make_job):
+    job = make_job("dead")
+    stopped = add_worker(stopped_at=timezone.now(), hostname="<i>")
+    executions = [add_execution(job, worker_id=worker_id) for worker_id in (stopped.pk, 4711, 0)]
+    assert len(executions) == 3
+    page = text_of(chief, f"{JOBS}{job.pk}/change/")
+    assert f'on <a href="{WORKERS}{stopped.pk}/change/">&lt;i&gt;:7</a>' in page
+    assert f'on <a href="{WORKERS}4711/change/">#4711</a>' in page
+    assert "on #0<" in page
+    other = Client()
+    other.force_login(make_user("view_job", name="other"))
+    assert WORKERS not in text_of(other, f"{JOBS}{job.pk}/change/")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import timedelta
 from functools import partial
 
 import psycopg
 import pytest
+from django.db import connection
 
 from django_pgqueue import JobLocked
 from django_pgqueue.declared.limits import CallLimit
@@ -16,7 +18,7 @@ from django_pgqueue.lifecycle import schedules as lifecycle_schedules
 from django_pgqueue.lifecycle import ticks as lifecycle_ticks
 from django_pgqueue.lifecycle.schedules import Scheduled
 from django_pgqueue.lifecycle.ticks import Fired
-from django_pgqueue.schedules import declarations
+from django_pgqueue.schedules import declarations, run_and_resume
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
 from tests import helpers
@@ -245,6 +247,41 @@ def test_schedule_transitions_locked_row_do_not_wait(fire, engine, second, monke
             with pytest.raises(JobLocked):
                 call()
     assert schedules.pause_schedule(engine, schedule.schedule_id)
+
+
+def test_resume_of_a_changed_schedule_follows_the_new_definition(engine, second):
+    schedule_id = helpers.make_schedule(engine, expression="0 9 1 1 *")
+    schedules.pause_schedule(engine, schedule_id)
+    before = schedules.read_schedules(engine)[0]
+    with helpers.transaction(second, "UPDATE pgqueue_schedule SET expression = 'every 2 hours', revision = 99"):
+        resumed = helpers.Background(partial(resume_as_operator, schedule_id))
+        time.sleep(0.3)
+        assert resumed.thread.is_alive(), "the row is locked, so nothing can be resumed yet"
+        second.execute("COMMIT")
+    assert resumed.result() is True
+    schedule = helpers.schedule_of(engine, schedule_id)
+    assert schedule.enabled and schedule.revision == 100
+    assert before < schedule.next_run_at <= before + timedelta(hours=2, seconds=10)
+
+
+def test_resume_skips_a_tick_that_passed_while_the_row_was_locked(engine, second):
+    schedule_id = helpers.make_schedule(engine, expression="every 1 seconds")
+    schedules.pause_schedule(engine, schedule_id)
+    with helpers.transaction(second, "SELECT FROM pgqueue_schedule FOR UPDATE"):
+        resumed = helpers.Background(partial(resume_as_operator, schedule_id))
+        time.sleep(1.5)
+        unlocked_at = schedules.read_schedules(engine)[0]
+        second.execute("COMMIT")
+    assert resumed.result() is True
+    assert helpers.schedule_of(engine, schedule_id).next_run_at > unlocked_at
+
+
+def resume_as_operator(schedule_id: int) -> bool:
+    """Resume a schedule on the connection of this thread, as the admin and `manage.py pgqueue` do."""
+    try:
+        return run_and_resume.resume(connection, schedule_id)
+    finally:
+        connection.close()
 
 
 def test_remove_schedules_deletes_only_its_own_ticks(engine):

@@ -157,6 +157,19 @@ def test_schedules_pause_and_resume_switch_it(pgqueue):
     assert pgqueue("schedules", "resume", "nightly").out == "Resumed.\n"
     assert Schedule.objects.get().enabled
     assert "Nothing to resume" in pgqueue("schedules", "resume", "nightly").out
+    schedule = Schedule.objects.get()
+    entries = AuditEntry.objects.order_by("id").values_list("action", "filter")
+    chosen = {"schedule": "nightly", "schedule_id": schedule.pk}
+    assert list(entries) == [("pause_schedule", chosen), ("resume_schedule", chosen)]
+    assert all(AuditEntry.objects.values_list("done_by", flat=True))
+
+
+def test_schedules_run_is_in_the_audit_with_its_job(pgqueue):
+    helpers.make_schedule(connection)
+    pgqueue("schedules", "run", "nightly")
+    entry = AuditEntry.objects.get(action="run_schedule")
+    assert [each.job_id for each in entry.jobs.all()] == [Schedule.objects.get().last_job_id]
+    assert entry.done_by
 
 
 def test_schedules_run_refuses_with_the_reason(pgqueue):

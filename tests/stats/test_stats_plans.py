@@ -204,6 +204,11 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {**SEARCH, "searched": 2 * LIMIT, "hidden": ["key0 task1"], "task_names": ["task0", "task1", "task2"]},
         {"pgqueue_search_key_value", "pgqueue_job_pkey"},
     ),
+    "WAITING_IN_QUEUES": (
+        {"queue_names": ["queue0", "queue1", "other"], "limit": LIMIT},
+        {"pgqueue_job_ready", "pgqueue_job_limited"},
+    ),
+    "RUNNING_BY_TARGET": ({"limit": LIMIT}, {"pgqueue_job_running"}),
     "JOBS_WITH_EXCEPTION": ({"job_ids": list(range(LIMIT)), "pattern": "^x$"}, {"pgqueue_execution_job"}),
 }
 

@@ -13,12 +13,12 @@ from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
 from django_pgqueue.acts import CLOSE_BATCH
+from django_pgqueue.acts.batch_closing import close_batch
 from django_pgqueue.admin import bulk_acts, databases
 from django_pgqueue.admin.act_view import FORM, READING, act_view, log_change
 from django_pgqueue.admin.console import answer_list
@@ -91,9 +91,7 @@ def close_view(request: HttpRequest, batch_id: int, site: AdminSite) -> HttpResp
 
 
 def _close(request: HttpRequest, batch: Batch) -> None:
-    with transaction.atomic(using=batch.database):
-        was_open = batch.close()
-    if not was_open:
+    if not close_batch(batch, by=request.user.get_username()):
         messages.warning(request, _("Nothing was changed: the batch is closed already."))
         return
     log_change(request, batch.record, "Closed.")

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
-from django_pgqueue.acts import JOB_ACTS, ON_WORKERS_AND_LIMITS
+from django_pgqueue.acts import CHANGING_NO_JOBS, JOB_ACTS
 from django_pgqueue.admin import bulk_acts, databases, private
 from django_pgqueue.admin.act_view import act_view, check
 from django_pgqueue.admin.formatting import dated, moment, visible
@@ -74,7 +74,7 @@ def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
     is_running = entry.ended_at is None and entry.next_batch_at is not None
     job_ids = list(entry.jobs.using(alias).order_by("-pk").values_list("job_id", flat=True)[:JOBS_SHOWN])
     names = dict(Job.objects.using(alias).filter(pk__in=job_ids).values_list("pk", "task_name"))
-    changes_jobs = entry.action not in ON_WORKERS_AND_LIMITS
+    changes_jobs = entry.action not in CHANGING_NO_JOBS
     can_stop = entry.ended_at is None and entry.stop_asked_at is None
     return {
         **_row(request, entry),

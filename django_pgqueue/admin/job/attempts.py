@@ -11,12 +11,15 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db.models.functions import Left, Right
+from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_pgqueue.acts.job_retries import JobRetry, retries_before
 from django_pgqueue.admin import private
 from django_pgqueue.admin.formatting import badge, duration, full_date, moment, seen_at, shortened, visible
+from django_pgqueue.admin.navigation import allowed_url
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.ground.attempt_ends import STACK_START, Loss, end_of, is_numbered_anew
 from django_pgqueue.models import Execution, Job, Worker
@@ -145,6 +148,14 @@ def loss_text(execution: Execution, loss: Loss) -> str:
     if loss.found_at is not None:
         parts.append(_("found lost at %(at)s") % {"at": full_date(loss.found_at)})
     return ", ".join(parts)
+
+
+def link_workers(request: HttpRequest, attempts: Sequence[dict[str, Any]]) -> None:
+    """Let the worker of each attempt be a link to its page, if the user may see it. A removed row has a page too."""
+    for attempt in attempts:
+        worker_id = attempt["execution"].worker_id
+        url = allowed_url(request, "worker_change", worker_id) if worker_id > 0 else ""
+        attempt["worker_link"] = format_html('<a href="{}">{}</a>', url, attempt["worker"]) if url else ""
 
 
 def still_runs(job: Job, attempts: Sequence[dict[str, Any]]) -> str:

@@ -47,7 +47,7 @@ from django_pgqueue.tasks import registry
 
 from . import edit_and_retry
 from .actions import ON_ONE_JOB, offered
-from .attempts import EXECUTIONS_SHOWN, read_attempts, still_runs
+from .attempts import EXECUTIONS_SHOWN, link_workers, read_attempts, still_runs
 from .blocked_keys import BLOCKS, blocked_by, blocker_of
 from .columns import is_suspended
 from .steps import HAS_STEPS, compensation_note, read_steps, shown_step, step_timeline
@@ -74,6 +74,7 @@ def job_page(
     request.current_app = admin.admin_site.name
     retries = retries_of(str(job._state.db), job.pk) if vars(job)["is_retried"] else []
     attempts = read_attempts(job, retries)
+    link_workers(request, attempts)
     steps = read_steps(job) if vars(job)["has_steps"] else []
     pauses = pauses_of(request, job) if job.state == State.READY else []
     edit = edit_and_retry.offer(request, job)

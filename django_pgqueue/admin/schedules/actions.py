@@ -33,8 +33,8 @@ class ScheduleOperation(Operation):
     """One operation on a schedule."""
 
     fits: Callable[[Schedule], bool]
-    do: Callable[[Any, Scheduled, datetime | str | None], int]
-    """Called with the connection, the schedule, and the last run that the page showed.
+    do: Callable[[Any, Scheduled, datetime | str | None, str], int]
+    """Called with the connection, the schedule, the last run that the page showed, and the name of the user.
 
     Returns the id of the job that it enqueued, or True if it changed the schedule, or False if it did nothing.
     """
@@ -44,21 +44,21 @@ class NotDone(Exception):
     """An operation was refused. The message gives the operator the reason."""
 
 
-def _run(connection: Any, schedule: Scheduled, seen_last_run: datetime | str | None) -> int:
+def _run(connection: Any, schedule: Scheduled, seen_last_run: datetime | str | None, by: str) -> int:
     try:
-        return run_and_resume.run_now(connection, schedule, seen_last_run=seen_last_run) or 0
+        return run_and_resume.run_now(connection, schedule, by=by, seen_last_run=seen_last_run) or 0
     except job_options.CannotFire as error:
         values = {"name": visible(schedule.name), "why": visible(str(error))}
         raise NotDone(_("No job is enqueued for %(name)s: %(why)s") % values) from None
 
 
-def _pause(connection: Any, schedule: Scheduled, _seen_last_run: object) -> bool:
-    return schedules.pause_schedule(connection, schedule.schedule_id)
+def _pause(connection: Any, schedule: Scheduled, _seen_last_run: object, by: str) -> bool:
+    return run_and_resume.pause(connection, schedule.schedule_id, schedule.name, by=by)
 
 
-def _resume(connection: Any, schedule: Scheduled, _seen_last_run: object) -> bool:
+def _resume(connection: Any, schedule: Scheduled, _seen_last_run: object, by: str) -> bool:
     try:
-        return run_and_resume.resume(connection, schedule)
+        return run_and_resume.resume(connection, schedule.schedule_id, by=by)
     except ValueError:  # the list shows what is wrong with the expression
         return False
 
@@ -108,6 +108,7 @@ def act_on_one(request: HttpRequest, operation: ScheduleOperation, schedule: Sch
             connection,
             found[schedule.pk] if revision is None else found[schedule.pk]._replace(revision=revision),
             last_run_at,
+            request.user.get_username(),
         )
     except JobLocked:
         return False

@@ -16,8 +16,10 @@ from django.conf import settings
 from django.contrib.admin.widgets import AdminTextInputWidget
 from django.core.exceptions import ValidationError
 from django.forms.fields import InvalidJSONInput
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.display import in_line, shortened
 from django_pgqueue.encoding.serialization import plain_arguments
 from django_pgqueue.lifecycle.schedules import Definition
 from django_pgqueue.models import Schedule
@@ -134,6 +136,19 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
             own["queue_name"] = self.instance.queue_name if self.instance.has_own_queue else ""
             own["priority"] = self.instance.priority if self.instance.has_own_priority else None
         self.initial = {**self.initial, **own}
+        self._show_hidden_characters()
+
+    def _show_hidden_characters(self) -> None:
+        """Write the stored value below each field whose value has characters that its input does not show.
+
+        The input has the value as it is stored, because an escape in it would be saved as a change. Django shows help
+        texts as HTML.
+        """
+        for name, field in self.fields.items():
+            value = field.prepare_value(self.initial.get(name))
+            if isinstance(value, str) and in_line(value) != value:
+                text = _("The stored value has hidden characters:"), shortened(in_line(value))
+                field.help_text = format_html("{} <code>{}</code> ", *text) + str(field.help_text)
 
     def _shown_call(self) -> dict[str, Any]:
         """Return the stored arguments as the form shows them. If the task has sensitive arguments, they are hidden."""

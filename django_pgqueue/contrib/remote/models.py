@@ -12,6 +12,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import MOST_ID, InstantField, IsJson, are_instants
+from django_pgqueue.ground.visible_text import in_line
 
 
 class RemoteToken(models.Model):
@@ -59,4 +60,4 @@ class RemoteToken(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.name
+        return in_line(self.name)

@@ -21,11 +21,12 @@ from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.display import in_line
 from django_pgqueue.ground.identity import Identity
 from django_pgqueue.lifecycle import batches as lifecycle_batches
-from django_pgqueue.lifecycle import installations, sagas, schedules, stored_calls
+from django_pgqueue.lifecycle import installations, sagas, stored_calls
 from django_pgqueue.lifecycle.installations import Adopted
 from django_pgqueue.models import Job, JobBatch, JobStep, Schedule, Worker
 from django_pgqueue.models.operations_link import database_now
 from django_pgqueue.options.validation import NAME
+from django_pgqueue.schedules import run_and_resume
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import Pausable, State
 from django_pgqueue.tasks import registry
@@ -130,7 +131,7 @@ def _adopt(connection: EngineConnection, own: Identity, options: Options, out: O
     if options["pause"]:
         out.write(f"Paused the queues {in_line(', '.join(_pause_queues(connection, by)))}.")
     if options["cancel_waiting"] or options["pause"]:
-        out.write(f"Paused {_pause_schedules(connection.alias):,} schedules.")
+        out.write(f"Paused {_pause_schedules(connection.alias, by):,} schedules.")
     installations.adopt(connection, own, by)
     out.write(
         f"Adopted the database {connection.alias!r} for the environment {own.environment!r}. "
@@ -173,10 +174,10 @@ def _pause_queues(connection: EngineConnection, by: str) -> list[str]:
     return sorted(names)
 
 
-def _pause_schedules(alias: str) -> int:
+def _pause_schedules(alias: str, by: str) -> int:
     """Pause every schedule, because each would otherwise fire at once for the ticks since the dump."""
-    enabled = Schedule.objects.using(alias).filter(enabled=True).values_list("pk", flat=True)
-    return sum(schedules.pause_schedule(connections[alias], schedule_id) for schedule_id in enabled)
+    enabled = Schedule.objects.using(alias).filter(enabled=True).values_list("pk", "name")
+    return sum(run_and_resume.pause(connections[alias], schedule_id, name, by=by) for schedule_id, name in enabled)
 
 
 ADOPT = Subcommand(

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from django.db.models.functions import Left
 
+from django_pgqueue.acts.batch_closing import close_batch
 from django_pgqueue.composed.batches import Batch
 from django_pgqueue.display import in_line
 from django_pgqueue.models import JobBatch
@@ -14,7 +15,17 @@ from django_pgqueue.models.batch_states import CONDITIONS, FAILED, stage_of, wor
 from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts
 
 from .output import Column, Output, date_of
-from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, add_json, add_reading, database_alias
+from .subcommand import (
+    NotFound,
+    Options,
+    Subcommand,
+    UsageError,
+    add_database,
+    add_json,
+    add_reading,
+    database_alias,
+    user_name,
+)
 
 BLOCKED: Final = "No job is ready or running. Waiting jobs depend on failed ones: retry those, or cancel the rest."
 
@@ -153,7 +164,7 @@ def _show(options: Options, out: Output) -> None:
 
 
 def _close(options: Options, out: Output) -> None:
-    closed = _batch(options).close()
+    closed = close_batch(_batch(options), by=user_name())
     out.write("Closed: it completes when its last job has ended." if closed else "Nothing to do: it is closed.")
 
 

@@ -32,6 +32,11 @@ def _add_reason(parser: ArgumentParser) -> None:
     parser.add_argument("--reason", metavar="TEXT", default="", help="Reason, shown in the admin.")
 
 
+def _add_resume(parser: ArgumentParser) -> None:
+    _add_target(parser)
+    _add_reason(parser)
+
+
 def _add_pause(parser: ArgumentParser) -> None:
     _add_target(parser)
     _add_reason(parser)
@@ -50,6 +55,7 @@ def _add_drain(parser: ArgumentParser) -> None:
 
 def _add_clear(parser: ArgumentParser) -> None:
     _add_target(parser)
+    _add_reason(parser)
     parser.add_argument("--dry-run", action="store_true", help="Print the number of jobs, and cancel none.")
 
 
@@ -68,7 +74,8 @@ def _pause(options: Options, out: Output) -> str:
 
 
 def _resume(options: Options, out: Output) -> str:
-    return "Resumed." if control.resume(**_target(options)) else "Nothing to resume: it is not paused."
+    resumed = control.resume(**_target(options), reason=options["reason"], by=user_name())
+    return "Resumed." if resumed else "Nothing to resume: it is not paused."
 
 
 def _drain(options: Options, out: Output) -> str:
@@ -83,7 +90,7 @@ def _clear(options: Options, out: Output) -> str:
     target = _target(options)
     if options["dry_run"]:
         return f"{control.waiting(**target).count():,} jobs would be cancelled."
-    return f"Cancelled {control.clear(**target):,} jobs."
+    return f"Cancelled {control.clear(**target, reason=options['reason'], by=user_name()):,} jobs."
 
 
 def end_of(text: str | None) -> timedelta | datetime | None:
@@ -100,7 +107,7 @@ PAUSE = Subcommand(
     _add_pause,
     acting(_pause),
 )
-RESUME = Subcommand("resume", "End the pause of a queue, a task or a limit.", _add_target, acting(_resume))
+RESUME = Subcommand("resume", "End the pause of a queue, a task or a limit.", _add_resume, acting(_resume))
 DRAIN = Subcommand(
     "drain",
     "Pause a queue, a task or a limit, and wait until none of its jobs is running.",

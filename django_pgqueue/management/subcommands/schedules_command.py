@@ -23,7 +23,16 @@ from django_pgqueue.schedules.words import ScheduleWord, problem_of, word_of
 from django_pgqueue.stats.schedule_runs import failed_in_a_row, past_runs
 
 from .output import Column, Output, counted, date_of
-from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, add_reading, database_alias
+from .subcommand import (
+    NotFound,
+    Options,
+    Subcommand,
+    UsageError,
+    add_database,
+    add_reading,
+    database_alias,
+    user_name,
+)
 
 
 def _add_list(parser: ArgumentParser) -> None:
@@ -122,20 +131,20 @@ def _named(alias: str, name: str, origin: str | None) -> Scheduled:
 
 
 def _run(connection: Any, schedule: Scheduled) -> str:
-    job_id = run_and_resume.run_now(connection, schedule)
+    job_id = run_and_resume.run_now(connection, schedule, by=user_name())
     if job_id is None:
         raise ValueError("the schedule has changed at this moment, try again")
     return f"Enqueued job {job_id} of {in_line(schedule.name)}."
 
 
 def _pause(connection: Any, schedule: Scheduled) -> str:
-    return (
-        "Paused." if lifecycle_schedules.pause_schedule(connection, schedule.schedule_id) else "It was paused already."
-    )
+    is_paused = run_and_resume.pause(connection, schedule.schedule_id, schedule.name, by=user_name())
+    return "Paused." if is_paused else "It was paused already."
 
 
 def _resume(connection: Any, schedule: Scheduled) -> str:
-    return "Resumed." if run_and_resume.resume(connection, schedule) else "Nothing to resume: it is not paused."
+    is_resumed = run_and_resume.resume(connection, schedule.schedule_id, by=user_name())
+    return "Resumed." if is_resumed else "Nothing to resume: it is not paused."
 
 
 SCHEDULES: Final = Subcommand(

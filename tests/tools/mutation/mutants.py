@@ -110,6 +110,12 @@ SCHEDULES = of_tests(
     Mutant("a plan of a changed definition is written", " AND revision = %(revision)s", "", "PLAN_SCHEDULE"),
     Mutant("a change loses the tick that is due", "CASE WHEN mine.is_due", "CASE WHEN false", "CHANGE_SCHEDULE"),
     Mutant("a change counts for none", "schedule.revision + 1", "schedule.revision", "CHANGE_SCHEDULE"),
+    Mutant(
+        "a resumed schedule keeps its former tick",
+        "schedules.plan_schedule(connection, schedule, next_run_at)",
+        "pass",
+        inside="run_and_resume.resume",
+    ),
     Mutant("a change waits for a locked row", *NOT_SKIPPED, "CHANGE_SCHEDULE"),
     Mutant(
         "the ticks of a pause are owed",
@@ -326,7 +332,7 @@ PAUSES = of_tests(
         "WHEN true",
         "PAUSE",
     ),
-    Mutant("one without an end was none", "SELECT paused_until IS NULL\n    OR ", "SELECT ", "RESUME"),
+    Mutant("one without an end was none", "WHERE paused_until IS NULL OR ", "WHERE ", "RESUME"),
     Mutant("pauses that last are forgotten", "- make_interval(", "+ make_interval(", "PRUNE_PAUSES"),
     Mutant("a paused queue is due", "max(due, resumes or due)", "due", inside="scan_lanes"),
     Mutant(
@@ -355,8 +361,8 @@ PAUSES = of_tests(
     ),
     Mutant(
         "a clear stops what runs",
-        "JobsToChange(connection, batch), running=False)",
-        "JobsToChange(connection, batch), running=True)",
+        "job_operations.cancel(jobs, running=False)",
+        "job_operations.cancel(jobs, running=True)",
         inside="control.queues._clear",
     ),
     Mutant("a former name's pause stays", "names_of(kind, name)[1:]", "()", inside="control.queues._pause"),

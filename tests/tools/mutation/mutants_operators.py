@@ -185,12 +185,27 @@ ELSEWHERE = [
         ),
     ),
     *of_tests(
-        ("tests/admin/test_hostile.py",),
+        ("tests/admin/test_pauses.py",),
         Mutant(
-            "the list of pauses checks names",
-            "waiting_behind(*_target_of(pause), _alias_of(pause)).order_by()",
-            "waiting_behind(Pausable.QUEUE, pause.name, _alias_of(pause)).order_by()",
-            inside="PauseAdmin.waiting",
+            "each pause is counted by itself",
+            "found = jobs_behind(map(_target_of, rows), databases.chosen(request))",
+            "found = {(t := _target_of(row)): jobs_behind([t], databases.chosen(request))[t] for row in rows}",
+            inside="PauseChangeList.get_results",
+        ),
+        Mutant(
+            "no running job has a limit", "if limit_key is not None:", "if False:", inside="_RunningCounts.__init__"
+        ),
+        Mutant(
+            "a task runs under one name",
+            "registry.names_of(name) if kind is Pausable.TASK",
+            "(name,) if kind is Pausable.TASK",
+            inside="_RunningCounts.of",
+        ),
+        Mutant(
+            "a cut number of waiting jobs is exact", "count <= WAITING_LIMIT", "True", inside="paused_jobs._waiting"
+        ),
+        Mutant(
+            "a cut number of running jobs is exact", "total <= RUNNING_LIMIT", "True", inside="_RunningCounts.__init__"
         ),
     ),
     *of_tests(
@@ -417,7 +432,58 @@ LINES = of_tests(
     Mutant("a line break in a name begins a line", '.replace("\\n", "\\\\n")', "", inside="in_line"),
     Mutant("an error begins lines", "indent(error, INDENT)", "error", inside="_write_failure"),
 )
+GONE = of_tests(
+    ("tests/admin/test_workers.py",),
+    Mutant(
+        "a stopped process has no page",
+        "return self._record(request, object_id, alias)",
+        'return redirect_to(request, "worker_changelist")',
+        inside="WorkerAdmin.change_view",
+    ),
+    Mutant("a removed process has a page", "page.status_code = 404", "pass", inside="WorkerAdmin._record"),
+    Mutant("no attempt links its worker", "if worker_id > 0", "if False", inside="attempts.link_workers"),
+    Mutant("a lost process has stopped", "if worker.stopped_at else _(", "if True else _(", inside="record_context"),
+)
+NAMES = of_tests(
+    ("tests/admin/test_schedules.py",),
+    Mutant("a title hides characters", "return in_line(self.name)", "return self.name", inside="Schedule.__str__"),
+    Mutant(
+        "a form hides characters", "in_line(value) != value", "False", inside="ScheduleForm._show_hidden_characters"
+    ),
+    Mutant(
+        "a hidden character is HTML",
+        'format_html("{} <code>{}</code> ", *text)',
+        '"{} <code>{}</code> ".format(*text)',
+        inside="ScheduleForm._show_hidden_characters",
+    ),
+)
+AUDITED = of_tests(
+    ("tests/test_control.py", "tests/admin/test_acts.py", "tests/management/test_other_commands.py"),
+    Mutant(
+        "an ended pause is replaced",
+        "      AND (paused_until IS NULL OR paused_until > statement_timestamp() + %(time_shift)s::interval)\n",
+        "",
+        "PAUSE",
+    ),
+    Mutant(
+        "the entry of a pause has no end",
+        '"until": ends_at and ends_at.isoformat()',
+        '"until": None',
+        inside="pauses.pause",
+    ),
+    Mutant("a resumed queue has no entry", "for pause in rows:", "for pause in ():", inside="pauses.resume"),
+    Mutant("nobody resumed a queue", "done_by=resumed_by", 'done_by=""', inside="pauses.resume"),
+    Mutant("a stopped clear goes on", "if entry.is_stop_asked:", "if False:", inside="queues._clear"),
+    Mutant(
+        "clear records jobs that depend on others",
+        "sorted(set(batch).intersection(changed))",
+        "sorted(changed)",
+        inside="_Clearing.record",
+    ),
+    Mutant("a run of a schedule has no job", "name, by, [fired.job_id])", "name, by)", inside="run_now"),
+    Mutant("a closed batch has no entry", "if was_open:", "if False:", inside="batch_closing.close_batch"),
+)
 OPERATORS = [
     *(*EXACT, *SHELL, *CLICKS, *MEETING, *MANY, *ELSEWHERE, *READING, *DOCTOR),
-    *(*PARAMETERS, *ONE_RECORD, *UNSEEN, *LINES),
+    *(*PARAMETERS, *ONE_RECORD, *UNSEEN, *LINES, *GONE, *NAMES, *AUDITED),
 ]

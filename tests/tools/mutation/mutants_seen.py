@@ -39,7 +39,12 @@ SEEN = [
             '("pgqueue.view_jobbatch",)',
             inside="acts.CLOSE_BATCH",
         ),
-        Mutant("a batch is closed twice", "    if not was_open:", "    if False:", inside="batches.acts._close"),
+        Mutant(
+            "a batch is closed twice",
+            "    if not close_batch(",
+            "    if None is close_batch(",
+            inside="batches.acts._close",
+        ),
         Mutant(
             "anybody retries the jobs of a batch",
             "    if not may_act(request, action):",
