@@ -22,7 +22,7 @@ from django_pgqueue.stats import (
     used_names,
 )
 from django_pgqueue.stats.graphs import queries as graph_queries
-from django_pgqueue.stats.limits import key_queries
+from django_pgqueue.stats.limits import key_queries, ready
 from django_pgqueue.stats.limits import lanes as limited_lanes
 from django_pgqueue.stats.limits import queries as limit_queries
 
@@ -44,6 +44,7 @@ READING: Final[dict[str, str]] = {
         used_names,
         queries,
         limited_lanes,
+        ready,
         limit_queries,
         key_queries,
         rollup_queries,

@@ -19,6 +19,7 @@ from django_pgqueue.doctor.session import Session
 from django_pgqueue.ground.readings import DATABASE_UP, NOT_READ, Gauge, Reading, Sample
 from django_pgqueue.stats import Count, LimitFigures, Overview, QueueStats
 from django_pgqueue.stats.alias import connection_of
+from django_pgqueue.stats.answers import STATES
 from django_pgqueue.stats.suspended import BatchFigures, SuspendedJobs, batch_figures, suspended_jobs, unreceived_events
 from django_pgqueue.stats.unread import Figures, read_each
 from django_pgqueue.tasks import registry
@@ -31,9 +32,8 @@ LIMITS_LIMIT: Final = 200
 """The same for limits that tasks of this process declare. Others have the label `OTHER`, too."""
 OTHER: Final = "other"
 STATEMENT_TIMEOUT_SECONDS: Final = 2
-STATES: Final = ("due", "scheduled", "retrying", "paused", "waiting", "running", "prefetched", "lost", "dead")
 FIGURE_OF_STATE: Final = {
-    **dict.fromkeys(("due", "scheduled", "retrying", "paused"), "ready"),
+    **dict.fromkeys(("due", "held", "scheduled", "retrying", "unknown", "paused"), "ready"),
     **dict.fromkeys(("prefetched", "lost"), "running"),
 }
 """The figure of the overview that counts a state, if it has another name."""
@@ -278,7 +278,7 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
 def collect(database: str | None = None) -> list[Reading]:
     """Read the gauges of the queue from the database.
 
-    Runs about 14 read-only statements, and up to seven more if a task declares a limit, each for at most 2 s, in a
+    Runs about 14 read-only statements, and up to nine more if a task declares a limit, each for at most 2 s, in a
     transaction of its own or in a savepoint of the open one. Their cost is bounded: see `stats.queues()` and
     `stats.limits()`.
 

@@ -50,21 +50,29 @@ class Depth:
     """How many jobs are in each state, each job in one of them.
 
     Attributes:
-        due: Ready jobs that a worker may start now.
+        due: Ready jobs that a worker may start now. If more than 500 limit keys have due jobs, those of further keys
+            count as due, and neither `due` nor `held` is exact.
+        held: Ready jobs that are due, and that their limit does not admit now: its slots are in use, its rate has no
+            token, an ordered key has another job first, its key is held or paused, or no task of this process declares
+            it.
         scheduled: Ready jobs that are due later and have not been attempted.
         retrying: Ready jobs that are due later, after an attempt.
+        unknown: Ready jobs that are due later, because workers release them: they do not know the task, or the
+            arguments do not fit it. Between two releases, such a job counts as due for a moment.
         paused: Ready jobs that are due, and whose queue or task is paused.
         waiting: Jobs of workflows that wait for other jobs.
         running: Jobs that a worker runs.
         prefetched: Jobs that a worker has claimed, and that wait there for a free slot.
         lost: Jobs that a worker has claimed, but their lease is over, and no worker has rescued them yet.
         dead: Dead letters.
-        oldest_due_seconds: How long the oldest due job has been due. None if no job is due.
+        oldest_due_seconds: How long the oldest of the jobs in `due` has been due. None if there is none.
     """
 
     due: Count = NONE
+    held: Count = NONE
     scheduled: Count = NONE
     retrying: Count = NONE
+    unknown: Count = NONE
     paused: Count = NONE
     waiting: Count = NONE
     running: Count = NONE
@@ -121,6 +129,11 @@ class QueueStats(NamedDepth):
     slots_total: int = 0
 
     @property
+    def is_unserved(self) -> bool:
+        """Whether jobs are due, and no live worker serves the queue."""
+        return bool(self.due.value or self.held.value) and not self.workers
+
+    @property
     def empties_in_seconds(self) -> float | None:
         """Seconds until no job is due, if the rates of the last minute last. None if the queue does not get shorter."""
         net = (self.finished_per_minute or 0.0) - self.enqueued_per_minute
@@ -134,8 +147,10 @@ class LaneStats:
     queue_name: str
     priority: int
     due: Count
+    held: Count
     scheduled: Count
     retrying: Count
+    unknown: Count
     oldest_due_seconds: float | None
     is_paused: bool
     """Whether the queue is paused. Jobs of a paused task are counted as due here."""
@@ -209,8 +224,8 @@ class Overview(Depth):
         queues: The queues, by name.
         unserved_queues: The names of the queues that have due jobs and no live worker.
         unread: The figures that could not be read because of a value in a row, each with the reason. They count as 0.
-            Their names are `ready` (due, later and paused jobs), `running`, `waiting`, `dead`, `dead_24h`, `enqueued`,
-            `finished`, `workers` and `suspended`.
+            Their names are `ready` (due, held, later and paused jobs), `running`, `waiting`, `dead`, `dead_24h`,
+            `enqueued`, `finished`, `workers` and `suspended`.
     """
 
     dead_24h: Count

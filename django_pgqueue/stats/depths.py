@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.settings.conf import get_settings
@@ -13,7 +14,8 @@ from . import queries, rollup_queries
 from .answers import STATES, Count
 from .fleet import OPEN_LIMIT, OpenGroup, Pauses, read_open_groups
 from .graphs import queries as graph_queries
-from .limits.lanes import read_ready_limited
+from .lane_counts import Ready
+from .limits.ready import read_ready_limited
 from .unread import Figures
 from .used_names import first_id_since
 
@@ -35,20 +37,6 @@ WRITE_DELAY_SECONDS: Final = 15.0
 """How long after a minute its counts are complete: workers write them every 10 s."""
 
 
-class Ready(NamedTuple):
-    """The ready jobs of a lane, or of one task in a lane."""
-
-    queue_name: str
-    priority: int
-    task_name: str | None
-    due: int
-    due_is_cut: bool
-    oldest_due_seconds: float | None
-    scheduled: int
-    retrying: int
-    later_is_cut: bool
-
-
 @dataclass(slots=True)
 class DepthSums:
     """The figures of one queue or one task, while they are added up."""
@@ -63,9 +51,20 @@ class DepthSums:
         """Add the ready jobs of a lane."""
         self.counts["scheduled"] += Count(ready.scheduled, not ready.later_is_cut)
         self.counts["retrying"] += Count(ready.retrying, not ready.later_is_cut)
+        self.counts["unknown"] += Count(ready.unknown, not ready.later_is_cut)
         self.counts["paused" if is_paused else "due"] += Count(ready.due, not ready.due_is_cut)
+        if not is_paused:
+            self.counts["held"] += Count(ready.held, not ready.held_is_cut)
         if not is_paused and ready.oldest_due_seconds is not None and ready.due:
             self.oldest_due_seconds = max(self.oldest_due_seconds or 0.0, ready.oldest_due_seconds)
+
+    def mark_cut(self, rows: Sequence[Ready]) -> None:
+        """Note that a lane which was not counted to its end may have more of these jobs."""
+        for state, name in (
+            *(("due", "due_is_cut"), ("paused", "due_is_cut"), ("held", "held_is_cut")),
+            *((state, "later_is_cut") for state in ("scheduled", "retrying", "unknown")),
+        ):
+            self.counts[state] += Count(0, not any(getattr(ready, name) for ready in rows))
 
 
 class DepthReading:
@@ -99,15 +98,17 @@ class DepthReading:
         return task_name if self.by_task else queue_name
 
     def _add_ready(self) -> None:
-        rows = self.ready = read_ready(self.connection, by_task=self.by_task or bool(self.pauses.of_tasks))
+        by_task = self.by_task or bool(self.pauses.of_tasks)
+        rows = self.ready = read_ready(self.connection, self.pauses, by_task=by_task)
         for ready in rows:
             is_paused = ready.queue_name in self.pauses.of_queues or ready.task_name in self.pauses.of_tasks
             self.sums[self._name(ready.queue_name, ready.task_name or "")].add_ready(ready, is_paused=is_paused)
         if self.by_task:  # a lane that was not counted to its end may have more jobs of every task
-            due_is_cut, later_is_cut = any(row.due_is_cut for row in rows), any(row.later_is_cut for row in rows)
             for sums in self.sums.values():
-                sums.add_ready(Ready("", 0, "", 0, due_is_cut, None, 0, 0, later_is_cut), is_paused=False)
-                sums.add_ready(Ready("", 0, "", 0, due_is_cut, None, 0, 0, later_is_cut), is_paused=True)
+                sums.mark_cut(rows)
+        elif by_task:  # it may have more jobs of its paused tasks and of its others
+            for queue_name in {ready.queue_name for ready in rows} - set(self.pauses.of_queues):
+                self.sums[queue_name].mark_cut([ready for ready in rows if ready.queue_name == queue_name])
 
     def _add_open(self) -> None:
         is_exact = sum(group.total for group in self.open_groups) <= OPEN_LIMIT
@@ -146,8 +147,12 @@ class DepthReading:
             self.sums[self._name(queue_name, task_name)].finished += count
 
 
-def read_ready(connection: Connection, *, by_task: bool) -> list[Ready]:
-    """Return the ready jobs of each lane, or of each task in each lane. Those with a limit come last, by task."""
+def read_ready(connection: Connection, pauses: Pauses, *, by_task: bool) -> list[Ready]:
+    """Return the ready jobs of each lane, or of each task in each lane. Those with a limit come last, by task.
+
+    Runs one statement, and one more that looks for jobs with a limit. If such jobs are due, two more read what their
+    limits admit.
+    """
     params = {
         "limit": COUNT_LIMIT,
         "lanes_limit": LANES_LIMIT,
@@ -157,9 +162,8 @@ def read_ready(connection: Connection, *, by_task: bool) -> list[Ready]:
     statement = queries.READY_BY_TASK if by_task else queries.READY_BY_LANE
     rows = [Ready(*row) for row in execute(connection, statement, params)]
     if by_task:  # the counts are sums, which are decimal numbers
-        plain = [
-            row._replace(due=int(row.due), scheduled=int(row.scheduled), retrying=int(row.retrying)) for row in rows
-        ]
+        sums = ("due", "scheduled", "retrying", "unknown")
+        plain = [row._replace(**{name: int(getattr(row, name)) for name in sums}) for row in rows]
     else:  # counting stops at one job more than the limit, which shows that there are more
         plain = [row._replace(due=row.due - row.due_is_cut) for row in rows]
-    return [*plain, *(Ready(*row) for row in read_ready_limited(connection))]
+    return [*plain, *read_ready_limited(connection, pauses)]

@@ -23,9 +23,10 @@ from . import queries
 from .alias import connection_of
 from .answers import Count, FoundReason, PauseStats, Reason, Why, WorkerStats
 from .chunk_explanation import reason_of_chunk
-from .depths import COUNT_LIMIT, Ready, read_ready
+from .depths import COUNT_LIMIT, read_ready
 from .explained_job import ExplainedJob
 from .graphs.explanation import reason_of_graph
+from .lane_counts import Ready
 from .limits.explanation import ahead_in_key, reason_of_limit
 from .ownership import read_ownership
 from .sentences import jobs_ahead, number_text, sentence_of, span_text, utc_text
@@ -48,7 +49,7 @@ SHOWN: Final = ("job_id", "task_name", "queue_name", "attempt", "max_attempts", 
 def why(job: Job | int, database: str | None = None, *, time_text: Callable[[datetime], str] | None = None) -> Why:
     """Return why a job has not started, or what became of it.
 
-    The state is read from the database; `job` may be an old instance. Runs one read-only statement, and up to seven
+    The state is read from the database; `job` may be an old instance. Runs one read-only statement, and up to eight
     for a job that is due.
 
     Args:
@@ -233,7 +234,10 @@ def _in_line(job: ExplainedJob) -> FoundReason:
 
 
 def _ahead_in_lanes(job: ExplainedJob) -> Count:
-    """Count the due jobs that its workers claim before a job: in its own lane, and in lanes that come first."""
+    """Count the due jobs that its workers claim before a job: in its own lane, and in lanes that come first.
+
+    Jobs that their limit does not admit now are not counted.
+    """
     row, pauses, connection = job.row, job.pauses, job.connection
     params = {
         "queue_name": row.queue_name,
@@ -246,7 +250,7 @@ def _ahead_in_lanes(job: ExplainedJob) -> Count:
     own = execute(connection, queries.AHEAD_IN_LANE, params)[0][0]
     ahead = Count(min(own, COUNT_LIMIT), own <= COUNT_LIMIT)
     first: dict[tuple[str, int], bool] = {}
-    for lane in read_ready(connection, by_task=bool(pauses.of_tasks)):
+    for lane in read_ready(connection, pauses, by_task=bool(pauses.of_tasks)):
         is_paused = lane.queue_name in pauses.of_queues or lane.task_name in pauses.of_tasks
         if is_paused:
             continue

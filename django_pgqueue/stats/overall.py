@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from django_pgqueue.db.statements import execute
 from django_pgqueue.ground.served_queues import ServedQueues
@@ -13,19 +14,22 @@ from django_pgqueue.tasks import registry
 from . import queries
 from .alias import connection_of
 from .answers import NONE, STATES, Count, LaneStats, Overview, QueueFigures, QueueStats, TaskStats, WorkerStats
-from .depths import COUNT_LIMIT, DepthReading, DepthSums, Ready, read_ready
+from .depths import COUNT_LIMIT, DepthReading, DepthSums, read_ready
 from .fleet import Pauses, SlotsOfQueues, read_workers
+from .lane_counts import Ready
 from .suspended import suspended_jobs
 from .unread import Figures, read_each
+
+STATES_OF_LANES: Final = ("due", "held", "scheduled", "retrying", "unknown")
 
 
 def queues(database: str | None = None) -> list[QueueStats]:
     """Return the queues: how many jobs of each are in each state, their rates, and the workers that serve them.
 
-    Runs about nine read-only statements. Their cost is bounded: see `Count`. If a lane has more than 10,000 due jobs,
-    or all lanes together have more than 100,000, the counts are lower bounds. So are the counts of jobs that are due
-    later from 10,000 on, and while a task is paused those of due jobs from 20,000 on. Dead jobs are counted among the
-    newest 10,000.
+    Runs about nine read-only statements, and two more if jobs with a limit are due. Their cost is bounded: see `Count`.
+    If a lane has more than 10,000 due jobs, or all lanes together have more than 100,000, the counts are lower bounds.
+    So are the counts of jobs that are due later from 10,000 on, those of jobs with a limit from 20,000 on, and while a
+    task is paused those of due jobs from 20,000 on. Dead jobs are counted among the newest 10,000.
 
     Args:
         database: Alias of the database of the jobs. By default the database routers choose it.
@@ -46,8 +50,8 @@ def queues(database: str | None = None) -> list[QueueStats]:
 def tasks(database: str | None = None) -> list[TaskStats]:
     """Return the tasks: how many jobs of each are in each state, and their rates.
 
-    Runs about eight read-only statements. No index has the tasks of waiting jobs, so their rows are read: from 20,000
-    due jobs on, the counts of all tasks are lower bounds.
+    Runs about eight read-only statements, and two more if jobs with a limit are due. No index has the tasks of waiting
+    jobs, so their rows are read: from 20,000 due jobs on, the counts of all tasks are lower bounds.
 
     Args:
         database: Alias of the database of the jobs. By default the database routers choose it.
@@ -63,7 +67,7 @@ def tasks(database: str | None = None) -> list[TaskStats]:
 def lanes(database: str | None = None) -> list[LaneStats]:
     """Return the lanes with ready jobs, by queue, the highest priority first.
 
-    A lane is one queue at one priority. Runs two read-only statements.
+    A lane is one queue at one priority. Runs three read-only statements, and two more if jobs with a limit are due.
 
     Args:
         database: Alias of the database of the jobs. By default the database routers choose it.
@@ -73,7 +77,7 @@ def lanes(database: str | None = None) -> list[LaneStats]:
     """
     connection = connection_of(database)
     pauses = Pauses(connection)
-    return _lanes(read_ready(connection, by_task=False), pauses)
+    return _lanes(read_ready(connection, pauses, by_task=False), pauses)
 
 
 def queue_figures(database: str | None = None, figures: Figures | None = None) -> QueueFigures:
@@ -151,7 +155,7 @@ def _unserved(reading: DepthReading, queues: Iterable[QueueStats]) -> tuple[str,
     """Return the queues that nobody serves. Without the workers, nobody can say."""
     if "workers" in reading.figures.unread:
         return ()
-    return tuple(queue.name for queue in queues if queue.due.value and not queue.workers)
+    return tuple(queue.name for queue in queues if queue.is_unserved)
 
 
 def _queues(reading: DepthReading, workers: Sequence[WorkerStats]) -> list[QueueStats]:
@@ -181,9 +185,7 @@ def _lanes(rows: Iterable[Ready], pauses: Pauses) -> list[LaneStats]:
         LaneStats(
             queue_name=queue_name,
             priority=-negative,
-            due=lane.counts["due"],
-            scheduled=lane.counts["scheduled"],
-            retrying=lane.counts["retrying"],
+            **{state: lane.counts[state] for state in STATES_OF_LANES},
             oldest_due_seconds=lane.oldest_due_seconds,
             is_paused=queue_name in pauses.of_queues,
         )

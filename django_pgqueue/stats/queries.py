@@ -60,7 +60,8 @@ LATER: Final = """        FROM pgqueue_job
         LIMIT (SELECT later + 1 FROM bound)
     ) AS first"""
 
-# Count the due jobs and the later jobs of each lane, up to a limit for each lane.
+# Count the due jobs and the later jobs of each lane, up to a limit for each lane. Later jobs that workers have released
+# because they could not run them are counted apart.
 #
 # Index: pgqueue_job_ready. A lane is one range of it for due jobs, and one for later jobs
 # Cost:  one index search per lane, and at most `due_total` and `later_total` entries in all lanes together. For later
@@ -69,7 +70,7 @@ READY_BY_LANE: Final = """/* pgqueue:ready_by_lane */
 """ + LANES + """
 SELECT lane.queue_name, lane.priority, NULL,
        due.count, due.count > bound.due, due.oldest_seconds,
-       later.count - later.retrying, later.retrying, later.count > bound.later
+       later.count - later.retrying - later.unknown, later.retrying, later.unknown, later.count > bound.later
 FROM lane
 CROSS JOIN bound
 CROSS JOIN LATERAL (
@@ -80,9 +81,10 @@ CROSS JOIN LATERAL (
 """ + DUE + """
 ) AS due
 CROSS JOIN LATERAL (
-    SELECT count(*) AS count, count(*) FILTER (WHERE attempt > 0) AS retrying
+    SELECT count(*) AS count, count(*) FILTER (WHERE attempt > 0 AND unknown_since IS NULL) AS retrying,
+           count(unknown_since) AS unknown
     FROM (
-        SELECT attempt
+        SELECT attempt, unknown_since
 """ + LATER + """
 ) AS later
 """  # fmt: skip # noqa: S608 -- all parts are literals of this module
@@ -96,20 +98,22 @@ READY_BY_TASK: Final = """/* pgqueue:ready_by_task */
 SELECT lane.queue_name, lane.priority, ready.task_name,
        sum(ready.due), sum(sum(ready.due)) OVER in_lane > min(bound.due),
        date_part('epoch', statement_timestamp() + %(time_shift)s::interval - min(ready.run_after)),
-       sum(ready.scheduled), sum(ready.retrying),
-       sum(sum(ready.scheduled + ready.retrying)) OVER in_lane > min(bound.later)
+       sum(ready.scheduled), sum(ready.retrying), sum(ready.unknown),
+       sum(sum(ready.scheduled + ready.retrying + ready.unknown)) OVER in_lane > min(bound.later)
 FROM lane
 CROSS JOIN bound
 CROSS JOIN LATERAL (
-    SELECT task_name, count(*) AS due, min(run_after) AS run_after, 0 AS scheduled, 0 AS retrying
+    SELECT task_name, count(*) AS due, min(run_after) AS run_after,
+           0 AS scheduled, 0 AS retrying, 0 AS unknown
     FROM (
         SELECT task_name, run_after
 """ + DUE + """
     GROUP BY task_name
     UNION ALL
-    SELECT task_name, 0, NULL, count(*) FILTER (WHERE attempt = 0), count(*) FILTER (WHERE attempt > 0)
+    SELECT task_name, 0, NULL, count(*) FILTER (WHERE attempt = 0 AND unknown_since IS NULL),
+           count(*) FILTER (WHERE attempt > 0 AND unknown_since IS NULL), count(unknown_since)
     FROM (
-        SELECT task_name, attempt
+        SELECT task_name, attempt, unknown_since
 """ + LATER + """
     GROUP BY task_name
 ) AS ready

@@ -89,6 +89,20 @@ def test_tiles_count_the_jobs_in_each_state(operator: Client, make_job: JobMaker
     assert tiles_of(operator)["suspended"] == "1 scheduled or retrying"
 
 
+def test_tiles_count_held_and_unknown_jobs_apart(operator: Client, make_job: JobMaker) -> None:
+    make_job(run_after=PAST, limit_key="nobody")
+    later = timezone.now() + timedelta(minutes=5)
+    make_job(run_after=later, unknown_since=PAST)
+    tiles = tiles_of(operator)
+    assert (tiles["due"], tiles["oldest due"], tiles["scheduled"]) == ("0", "–", "0")
+    assert tiles["held"] == "1 their limit admits none of them now"
+    assert tiles["unknown"] == "1 workers release them"
+    text = text_of(operator)
+    assert re.search(r'<dt>held</dt><dd><a href="[^"]*/limits/', text)
+    assert re.search(r'<dt>unknown</dt><dd[^>]*><a href="[^"]*/tasks/', text)
+    assert "No live worker serves “default”" in text, "the held job is due"
+
+
 def test_tile_of_running_jobs_names_those_that_wait_for_a_slot(operator: Client, make_job: JobMaker) -> None:
     for _ in range(3):
         make_job("running")

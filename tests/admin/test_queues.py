@@ -73,6 +73,26 @@ def test_rows_count_jobs_and_name_workers(operator: Client, make_job: JobMaker) 
     assert "no worker" in row_of(text, "images") and "no worker" not in row_of(text, "mail")
 
 
+def test_columns_of_held_and_unknown_jobs_are_shown_if_there_are_any(operator: Client, make_job: JobMaker) -> None:
+    make_job(queue_name="mail", run_after=PAST)
+    text = text_of(operator)
+    assert not {"held", "unknown"} & cells_of(text, "mail").keys() and 'colspan="12"' in text
+    for _ in range(2):
+        make_job(queue_name="mail", run_after=PAST, limit_key="nobody")
+    make_job(queue_name="images", run_after=timezone.now() + timedelta(minutes=5), unknown_since=PAST)
+    text = text_of(operator)
+    mail, images = cells_of(text, "mail"), cells_of(text, "images")
+    assert (mail["due"], mail["held"], mail["unknown"]) == ("1", "2", "0")
+    assert (images["scheduled"], images["held"], images["unknown"]) == ("0", "0", "1")
+    headings = re.findall(r"<th scope=\"col\">([^<]+)</th>", text.partition('id="pgqueue-queues"')[2])
+    assert headings[1:7] == ["Due", "Oldest due", "Held", "Scheduled", "Retrying", "Unknown"]
+    assert len(headings) == 14 and 'colspan="14"' in text
+    assert re.search(r'data-label="held"><a href="[^"]*/limits/', row_of(text, "mail"))
+    assert "state=ready" in row_of(text, "images").partition('data-label="unknown"')[2].partition("</td>")[0]
+    lanes = text_of(operator, f"{PAGE.removesuffix('queues/')}queue/?queue=mail").partition("by priority")[2]
+    assert '<th scope="col">Held</th>' in lanes and "<td>2</td>" in lanes and "Unknown" not in lanes
+
+
 def test_prefetched_jobs_stand_below_the_running_ones(operator: Client, make_job: JobMaker) -> None:
     for _ in range(2):
         make_job("running", queue_name="mail")

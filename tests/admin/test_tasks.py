@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from django_pgqueue import control, stats
 from django_pgqueue.models import Pause
@@ -45,6 +47,14 @@ def test_page_shows_signature_docstring_options_and_counts(operator, make_job):
     for link, label in (("job/?state=due&amp;task=", "1 due"), ("deadjob/?task=", "1 dead")):
         assert f"/admin/pgqueue/{link}{NAME}" in row and label in row
     assert "state=running" not in row
+
+
+def test_page_counts_held_and_unknown_jobs_apart(operator, make_job):
+    make_job(task_name=NAME, limit_key="nobody")
+    make_job(task_name=NAME, run_after=timezone.now() + timedelta(minutes=5), unknown_since=timezone.now())
+    row = row_of(text_of(operator), NAME)
+    assert "1 held by their limit" in row and "1 unknown to workers" in row
+    assert "1 due" not in row and "1 scheduled" not in row
 
 
 def test_page_lists_names_without_code_apart(operator, make_job):

@@ -127,7 +127,8 @@ def test_unserved_queues_are_those_that_no_worker_serves(make_job):
     assert find("unserved_queues").level is Level.OK
 
 
-def test_unserved_queues_count_jobs_with_a_limit(make_job):
+def test_unserved_queues_count_jobs_with_a_limit(make_job, monkeypatch):
+    monkeypatch.setattr(registry, "_limits", {"imports": Limit("imports", key="{a}", concurrency=1)})
     make_job(queue_name="reports", run_after=timezone.now() - 5 * MINUTE, limit_key="imports:7")
     assert_finding(find("unserved_queues"), Level.ERROR, "No worker is running for 1 queue", "'reports'", "5 min")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from dataclasses import fields
 from types import SimpleNamespace
@@ -10,14 +11,17 @@ from types import SimpleNamespace
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
+from django.utils import timezone
 
 from django_pgqueue import stats
 from django_pgqueue.lifecycle import claims, workers
 from django_pgqueue.management.subcommands import top_command
 from django_pgqueue.management.subcommands.subcommand import ExitCode
+from django_pgqueue.models import Job
 from tests import helpers
 from tests.documents import plain, table
 from tests.management.conftest import Terminal, die
+from tests.stats.limited_jobs import add
 
 
 def keys(heading):
@@ -66,6 +70,26 @@ def test_status_counts_jobs_that_steps_suspend(pgqueue, db):
     assert "later       0 scheduled, 0 retrying\n" in pgqueue("status").out
     helpers.make_suspended_job(connection)
     assert "later       1 scheduled, 0 retrying; steps suspend 1 of them\n" in pgqueue("status").out
+
+
+def test_status_and_lists_count_held_and_unknown_jobs_apart(pgqueue, db):
+    assert not re.findall("^(held|unknown) ", pgqueue("status").out, re.MULTILINE)
+    add("nobody")
+    Job.objects.filter(pk=helpers.make_job(connection, delay_seconds=15.0)).update(unknown_since=timezone.now())
+    lines = pgqueue("status").out.splitlines()
+    assert lines[0] == "due         0"
+    assert "held        1, their limit admits none of them now" in lines
+    assert "unknown     1, workers release them" in lines
+    assert "later       0 scheduled, 0 retrying" in lines
+    document = pgqueue("status", "--json").document
+    assert [document[state]["value"] for state in ("due", "held", "scheduled", "unknown")] == [0, 1, 0, 1]
+    heading, row = (line for line in pgqueue("queues").out.splitlines() if line.startswith(("queue", "default")))
+    cells = dict(zip(re.split(r"\s{2,}", heading), ["default", "0", "", *row.split()[2:]], strict=False))
+    assert (cells["held"], cells["scheduled"], cells["unknown"]) == ("1", "0", "1")
+    depths = {task["name"]: task["depth"] for task in pgqueue("tasks", "--json").document["tasks"]}
+    assert (depths[helpers.NOOP]["held"]["value"], depths[helpers.NOOP]["unknown"]["value"]) == (1, 1)
+    heading = pgqueue("tasks").out.splitlines()[0].split()
+    assert heading[:6] == ["task", "queue", "due", "held", "unknown", "running"]
 
 
 def test_status_counts_prefetched_jobs_apart_from_running_ones(pgqueue, db):

@@ -61,6 +61,17 @@ def test_gauges_show_jobs_workers_and_age_by_queue(connection, mail):
     assert set(found) == {gauge.name for gauge, _ in gauges.READS}
 
 
+def test_gauges_count_held_and_unknown_jobs_apart(connection):
+    add_limited("nobody", 2)
+    helpers.make_jobs(connection, 3, delay_seconds=15.0)
+    shift(connection, "UPDATE pgqueue_job SET unknown_since = now() WHERE limit_key IS NULL")
+    found = readings()
+    states = {state: value for (_, state), value in found["pgqueue_jobs"].items() if value}
+    assert states == {"held": 2, "unknown": 3}
+    assert found["pgqueue_oldest_due_seconds"]["default",] == 0
+    assert set(found["pgqueue_jobs_capped"].values()) == {0}
+
+
 def test_gauges_count_prefetched_jobs_apart_from_running_ones(connection, add_worker):
     worker_id = add_worker("mail", concurrency=1)
     helpers.make_jobs(connection, 3, queue_name="mail")

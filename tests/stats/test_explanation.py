@@ -13,6 +13,7 @@ from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, Reason
 from tests import helpers
 from tests.documents import plain, table
+from tests.stats.limited_jobs import add
 
 HANG = "tests.app.tasks.hang"
 SENTENCES = {
@@ -226,6 +227,15 @@ def test_why_counts_the_jobs_that_are_claimed_before(connection, add_worker):
     helpers.make_jobs(connection, 9, queue_name="held", priority=1)
     pauses.pause(connection, Pausable.QUEUE, "held")
     assert_why(job_id, Reason.IN_LINE, "5 due jobs are claimed before it", ahead=Count(5))
+
+
+def test_why_does_not_count_held_jobs_of_other_lanes(connection, add_worker):
+    """A claim of the job meets them in a lane with a higher priority, and their limit admits none."""
+    add_worker()
+    job_id = helpers.make_job(connection)
+    helpers.make_jobs(connection, 2, priority=1)
+    add("nobody", 3, priority=1)
+    assert_why(job_id, Reason.IN_LINE, "2 due jobs are claimed before it", ahead=Count(2))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from django_pgqueue.lifecycle.bulk_acts import Selection
 from django_pgqueue.lifecycle.bulk_selection import read_page
 from django_pgqueue.models import Job
 from django_pgqueue.stats.limits import lanes as limited_lanes
+from django_pgqueue.stats.limits import ready
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db
@@ -26,6 +29,12 @@ LIMITED: Task[..., Any] = Task(
     func=tasks.add.func, name=tasks.add.name, queue_name="mail", limit=Limit("customers", key="{a}", concurrency=1)
 )
 LATER = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def known_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Declare the limit. Each of its keys has one slot, so one of its due jobs is held."""
+    monkeypatch.setattr(registry, "_limits", MappingProxyType({"customers": LIMITED.limit}))
 
 
 @pytest.fixture
@@ -44,22 +53,24 @@ def mail() -> stats.QueueStats:
 @pytest.mark.usefixtures("jobs")
 def test_queues_count_jobs_with_and_without_limit():
     queue = mail()
-    assert (queue.name, queue.due.value, queue.scheduled.value) == ("mail", 4, 2)
-    assert queue.due.is_exact
+    assert (queue.name, queue.due.value, queue.held.value, queue.scheduled.value) == ("mail", 3, 1, 2)
+    assert queue.due.is_exact and queue.held.is_exact
     assert queue.oldest_due_seconds is not None
-    assert stats.overview().due == stats.Count(4)
+    overview = stats.overview()
+    assert (overview.due, overview.held) == (stats.Count(3), stats.Count(1))
 
 
 @pytest.mark.usefixtures("jobs")
 def test_tasks_count_jobs_with_limit():
     [task] = [each for each in stats.tasks() if each.name == tasks.add.name]
-    assert (task.due.value, task.scheduled.value) == (4, 2)
+    assert (task.due.value, task.held.value, task.scheduled.value) == (3, 1, 2)
 
 
 @pytest.mark.usefixtures("jobs")
 def test_lane_is_listed_once():
     [lane] = stats.lanes()
-    assert (lane.queue_name, lane.priority, lane.due.value, lane.scheduled.value) == ("mail", 0, 4, 2)
+    assert (lane.queue_name, lane.priority) == ("mail", 0)
+    assert (lane.due.value, lane.held.value, lane.scheduled.value) == (3, 1, 2)
 
 
 @pytest.mark.usefixtures("jobs")
@@ -73,14 +84,15 @@ def test_retrying_jobs_with_limit_are_counted_apart():
 def test_paused_jobs_with_limit_are_paused():
     control.pause("mail")
     queue = mail()
-    assert (queue.due.value, queue.paused.value) == (0, 4)
+    assert (queue.due.value, queue.held.value, queue.paused.value) == (0, 0, 4)
 
 
 @pytest.mark.usefixtures("jobs")
 def test_count_of_more_jobs_than_are_read_is_not_exact(monkeypatch):
-    monkeypatch.setattr(limited_lanes, "ROWS_LIMIT", 2)
+    monkeypatch.setattr(ready, "ROWS_LIMIT", 2)
     queue = mail()
     assert not queue.due.is_exact
+    assert not queue.held.is_exact
     assert not queue.scheduled.is_exact
 
 

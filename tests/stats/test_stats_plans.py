@@ -114,7 +114,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "READY_BY_TASK": (READY, {"pgqueue_job_ready"}),
     "LIMITED_LANES": ({"lanes_limit": 10}, {"pgqueue_job_limited"}),
     "READY_LIMITED": (
-        {"queue_names": ["queue0", "queue1"], "priorities": [0, 0], "limit": LIMIT},
+        {"lanes_limit": 10, "limit": LIMIT, "rows_total": 2 * LIMIT, "keys_total": 10, "places_total": LIMIT},
         {"pgqueue_job_limited"},
     ),
     "LIMITS_WITH_JOBS": ({**LANES, "limit": LIMIT}, {"pgqueue_job_limited"}),

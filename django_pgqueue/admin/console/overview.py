@@ -136,10 +136,17 @@ def tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
     due = jobs_url(request, "due")
     yield Tile(_("due"), str(overview.due), due)
     yield Tile(_("oldest due"), "–" if oldest is None else seconds_text(oldest), due)
+    if overview.held.value:
+        yield Tile(
+            _("held"), str(overview.held), allowed_url(request, "limits"), _("their limit admits none of them now")
+        )
     if overview.paused.value:
         yield Tile(_("paused"), str(overview.paused), jobs_url(request, "paused"))
     yield Tile(_("scheduled"), str(overview.scheduled), jobs_url(request, "scheduled"))
     yield Tile(_("retrying"), str(overview.retrying), jobs_url(request, "retrying"))
+    if overview.unknown.value:
+        note = _("workers release them")
+        yield Tile(_("unknown"), str(overview.unknown), allowed_url(request, "tasks"), note, is_bad=True)
     if overview.suspended.value:
         yield Tile(_("suspended"), str(overview.suspended), note=_("scheduled or retrying"))
     if overview.waiting.value:
@@ -154,7 +161,8 @@ def tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
     enqueued = _("%(count)s enqueued") % {"count": number_text(overview.enqueued_per_minute)}
     yield Tile(_("finished per min"), out, note=enqueued)
     workers = allowed_url(request, "worker_changelist")
-    yield Tile(_("workers"), f"{overview.workers:,}", workers, is_bad=not overview.workers and overview.due.value > 0)
+    is_unserved = not overview.workers and (overview.due + overview.held).value > 0
+    yield Tile(_("workers"), f"{overview.workers:,}", workers, is_bad=is_unserved)
     yield Tile(_("slots busy"), f"{overview.slots_busy:,} / {overview.slots_total:,}", workers)
 
 

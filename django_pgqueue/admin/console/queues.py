@@ -22,15 +22,19 @@ from django_pgqueue.admin.charts import number_text, seconds_text
 from django_pgqueue.admin.formatting import LABELS, breakable, pause_text, shortened
 from django_pgqueue.admin.navigation import allowed_url, jobs_url
 from django_pgqueue.states import State, TransitionName
-from django_pgqueue.stats import Count, Depth, QueueStats, WorkerStats
+from django_pgqueue.stats import Count, Depth, LaneStats, QueueStats, WorkerStats
+from django_pgqueue.stats.overall import STATES_OF_LANES
 from django_pgqueue.stats.unread import read_each
 
 from . import activity
 from .page import ConsolePage, unread_banners
 
-STATES: Final = ("due", "scheduled", "retrying", "paused", "running", "lost", "dead")
+STATES: Final = ("due", "held", "scheduled", "retrying", "unknown", "paused", "running", "lost", "dead")
 """The states of the columns."""
-WAITING: Final = frozenset({"due", "scheduled", "retrying", "paused"})
+RARE: Final = frozenset({"held", "unknown"})
+"""The states that have no column if no queue of the table has such jobs."""
+WAITING: Final = frozenset({"due", "held", "scheduled", "retrying", "unknown", "paused"})
+LABELS_OF_STATES: Final = {**LABELS, "held": gettext_lazy("held"), "unknown": gettext_lazy("unknown")}
 LONG: Final = timedelta(days=365)
 
 
@@ -65,9 +69,25 @@ def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "title": _("Queue %(name)s") % {"name": shortened(name)},
         "name": breakable(shortened(name)),
         "rows": queue_rows(request, [queue], figures.workers),
-        "lanes": [(lane, seconds_text(lane.oldest_due_seconds or 0.0)) for lane in lanes],
+        **_lanes(lanes),
         "queues_url": allowed_url(request, "queues"),
         **(activity.activity_context(request, alias, queue=name) if has_figures else {}),
+    }
+
+
+def _lanes(lanes: Sequence[LaneStats]) -> dict[str, Any]:
+    """Return the table of the lanes: its headings, and for each lane its priority and its figures."""
+    states = [state for state in shown_states(lanes) if state in STATES_OF_LANES]
+    return {
+        "headings": [LABELS_OF_STATES[state] for state in states],
+        "lanes": [
+            {
+                "priority": lane.priority,
+                "oldest": "" if lane.oldest_due_seconds is None else seconds_text(lane.oldest_due_seconds),
+                "counts": [getattr(lane, state) for state in states],
+            }
+            for lane in lanes
+        ],
     }
 
 
@@ -78,24 +98,32 @@ def queue_rows(
     request: HttpRequest, queues: Iterable[QueueStats], workers: Iterable[WorkerStats] = ()
 ) -> list[dict[str, Any]]:
     """Return the rows of queues. With workers, each row lists the live ones that serve it."""
-    live = [worker for worker in workers if worker.is_live]
-    return [_row(request, queue, [worker for worker in live if worker.serves(queue.name)]) for queue in queues]
+    live, found = [worker for worker in workers if worker.is_live], list(queues)
+    states = shown_states(found)
+    return [_row(request, queue, states, [worker for worker in live if worker.serves(queue.name)]) for queue in found]
 
 
-def _row(request: HttpRequest, queue: QueueStats, workers: Sequence[WorkerStats]) -> dict[str, Any]:
+def shown_states(depths: Sequence[Depth | LaneStats]) -> list[str]:
+    """Return the states that have a column in a table of these queues or lanes."""
+    return [state for state in STATES if state not in RARE or any(getattr(each, state).value for each in depths)]
+
+
+def _row(
+    request: HttpRequest, queue: QueueStats, states: Iterable[str], workers: Sequence[WorkerStats]
+) -> dict[str, Any]:
     oldest, finished = queue.oldest_due_seconds, queue.finished_per_minute
     return {
         "queue": queue,
         "name": breakable(shortened(queue.name)),
         "url": allowed_url(request, "queue", queue=queue.name),
-        "cells": [_cell(request, queue, state) for state in STATES],
+        "cells": [_cell(request, queue, state) for state in states],
         "oldest": "" if oldest is None else seconds_text(oldest),
         "enqueued": number_text(queue.enqueued_per_minute),
         "finished": "" if finished is None else number_text(finished),
         "empties_in": _empties_in(queue),
         "slots": f"{queue.slots_busy:,} / {queue.slots_total:,}",
         "workers": [_slots_of(worker) for worker in workers],
-        "is_unserved": bool(queue.due.value) and not queue.workers,
+        "is_unserved": queue.is_unserved,
         "still_running": queue.running + queue.prefetched + queue.lost,  # of a paused queue: at 0 it is drained
         "clear_url": _clear_url(request, queue),
         **_pause_of(request, queue),
@@ -121,8 +149,15 @@ def _cell(request: HttpRequest, queue: QueueStats, state: str) -> dict[str, Any]
     """Return the number of jobs in one state, with a link to them unless it is 0."""
     jobs: Count = getattr(queue, state)
     note = prefetched_note(queue) if state == "running" else ""
-    url = jobs_url(request, state, queue=queue.name) if jobs.value or note else ""
-    return {"state": state, "label": LABELS[state], "jobs": jobs, "url": url, "note": note}
+    url = _cell_url(request, queue, state) if jobs.value or note else ""
+    return {"state": state, "label": LABELS_OF_STATES[state], "jobs": jobs, "url": url, "note": note}
+
+
+def _cell_url(request: HttpRequest, queue: QueueStats, state: str) -> str:
+    """Return the URL of the jobs in one state. Held jobs have that of the limits, which say what holds them."""
+    if state == "held":
+        return allowed_url(request, "limits")
+    return jobs_url(request, "ready" if state == "unknown" else state, queue=queue.name)
 
 
 def prefetched_note(depth: Depth) -> str:

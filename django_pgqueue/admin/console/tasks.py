@@ -95,7 +95,9 @@ def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[dict[st
     scheduled = depth.scheduled + depth.retrying
     of_states = (
         (_("due"), depth.due + depth.paused, "job", "due"),
+        (_("held by their limit"), depth.held, "job", "due"),
         (_("scheduled"), scheduled, "job", "scheduled"),
+        (_("unknown to workers"), depth.unknown, "job", "ready"),
         (_("running"), depth.running + depth.lost, "job", "running"),
         (_("claimed, waiting for a slot"), depth.prefetched, "job", "running"),
         (_("dead"), depth.dead, "deadjob", None),

@@ -53,8 +53,10 @@ COLUMNS: Final = (
     Column("queue", lambda queue: queue.name, is_flexible=True),
     Column("due", lambda queue: queue.due, is_number=True),
     Column("oldest due", lambda queue: span(queue.oldest_due_seconds), is_number=True),
+    Column("held", lambda queue: queue.held, is_number=True),
     Column("scheduled", lambda queue: queue.scheduled, is_number=True),
     Column("retrying", lambda queue: queue.retrying, is_number=True),
+    Column("unknown", lambda queue: queue.unknown, is_number=True),
     Column("paused", lambda queue: queue.paused, is_number=True),
     Column("running", lambda queue: queue.running, is_number=True),
     Column("prefetched", lambda queue: queue.prefetched, is_number=True),
@@ -81,7 +83,9 @@ def tiles(overview: stats.Overview, out: Output) -> list[str]:
     suspended = f"; steps suspend {overview.suspended} of them" if overview.suspended.value else ""
     lines = [
         ("due", f"{overview.due}{'' if oldest is None else f', the oldest for {span(oldest)}'}", ""),
+        *([("held", f"{overview.held}, their limit admits none of them now", "")] if overview.held.value else []),
         ("later", f"{overview.scheduled} scheduled, {overview.retrying} retrying{suspended}", ""),
+        *([("unknown", f"{overview.unknown}, workers release them", "lost")] if overview.unknown.value else []),
         *([("waiting", f"{overview.waiting} for other jobs", "")] if overview.waiting.value else []),
         ("paused", str(overview.paused), "paused" if overview.paused.value else ""),
         ("running", f"{overview.running}{prefetched}, and {overview.lost} lost", "lost" if overview.lost.value else ""),

@@ -34,6 +34,8 @@ COLUMNS: Final = (
     Column("task", lambda each: each.task.name, is_flexible=True, keeps_end=True),
     Column("queue", lambda each: each.task.queue_name, is_flexible=True),
     Column("due", lambda each: each.depth.due, is_number=True),
+    Column("held", lambda each: each.depth.held, is_number=True),
+    Column("unknown", lambda each: each.depth.unknown, is_number=True),
     Column("running", lambda each: each.depth.running, is_number=True),
     Column("prefetched", lambda each: each.depth.prefetched, is_number=True),
     Column("dead", lambda each: each.depth.dead, is_number=True),

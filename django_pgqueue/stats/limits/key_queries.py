@@ -44,7 +44,7 @@ SELECT given.limit_key, open.jobs, open.weight, open.job_ids,
        date_part('epoch', state.full_at - statement_timestamp() - %(time_shift)s::interval),
        hold.held_until, date_part('epoch', hold.held_until - statement_timestamp() - %(time_shift)s::interval),
        head.id, head.state, date_part('epoch', head.run_after - statement_timestamp() - %(time_shift)s::interval),
-       coalesce(head.limit_weight, 1)
+       coalesce(head.limit_weight, 1), head.queue_name, head.priority, head.task_name
 FROM unnest(%(limit_keys)s::varchar[]) AS given (limit_key)
 CROSS JOIN LATERAL (
     SELECT count(*) AS jobs, coalesce(sum(coalesce(limit_weight, 1)), 0)::bigint AS weight,
@@ -72,7 +72,7 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS hold ON true
 LEFT JOIN LATERAL (
-    SELECT id, state, run_after, limit_weight
+    SELECT id, state, run_after, limit_weight, queue_name, priority, task_name
     FROM pgqueue_job
     WHERE limit_key = given.limit_key
       AND limit_order IS NOT NULL

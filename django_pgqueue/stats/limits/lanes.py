@@ -1,19 +1,19 @@
-"""The lanes of ready jobs with a limit: which there are, and how many jobs each has.
+"""The lanes of ready jobs with a limit: which there are, and whether a due job waits in one.
 
-`depths` adds these jobs to those without a limit, and the search for jobs visits the lanes.
+`figures` and `key_figures` count the keys of these lanes, and the search for jobs visits them.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from django_pgqueue.db.statements import Connection, execute
 
-# Return the lanes that have ready jobs with a limit.
-#
-# Index: pgqueue_job_limited, one index search per lane
-LIMITED_LANES: Final = """/* pgqueue:limited_lanes */
-WITH RECURSIVE lane AS (
+from . import queries as limit_queries
+from .key_ranges import LAST, KeyRange, columns, in_lanes
+
+# The lanes that have ready jobs with a limit, by a loose index scan.
+LANES: Final = """WITH RECURSIVE lane AS (
     (
         SELECT queue_name, priority, 1 AS place FROM pgqueue_job
         WHERE state = 'ready' AND limit_key IS NOT NULL
@@ -41,46 +41,20 @@ WITH RECURSIVE lane AS (
         LIMIT 1
     ) AS next
     WHERE lane.place < %(lanes_limit)s
-)
-SELECT queue_name, priority FROM lane
-"""
+)"""
 
-# Count the ready jobs with a limit of each task in these lanes: those that are due and those that are due later.
+# Return the lanes that have ready jobs with a limit.
 #
-# Index: pgqueue_job_limited
-# Cost:  at most `limit` rows in each lane. Each row is read, because the index has neither the task nor the attempt
-READY_LIMITED: Final = """/* pgqueue:ready_limited */
-SELECT lane.queue_name, lane.priority, counted.task_name,
-       counted.due, counted.is_cut,
-       date_part('epoch', statement_timestamp() + %(time_shift)s::interval - counted.oldest_at),
-       counted.scheduled, counted.retrying, counted.is_cut
-FROM unnest(%(queue_names)s::varchar[], %(priorities)s::smallint[]) AS lane (queue_name, priority)
-CROSS JOIN LATERAL (
-    SELECT task_name,
-           count(*) FILTER (WHERE is_due) AS due,
-           min(run_after) FILTER (WHERE is_due) AS oldest_at,
-           count(*) FILTER (WHERE NOT is_due AND attempt = 0) AS scheduled,
-           count(*) FILTER (WHERE NOT is_due AND attempt > 0) AS retrying,
-           sum(count(*)) OVER () >= %(limit)s AS is_cut
-    FROM (
-        SELECT task_name, attempt, run_after,
-               run_after <= statement_timestamp() + %(time_shift)s::interval AS is_due
-        FROM pgqueue_job
-        WHERE state = 'ready' AND limit_key IS NOT NULL
-          AND queue_name = lane.queue_name AND priority = lane.priority
-        ORDER BY limit_key, run_after, id
-        LIMIT %(limit)s
-    ) AS first
-    GROUP BY task_name
-) AS counted
-"""
-
+# Index: pgqueue_job_limited, one index search per lane
+LIMITED_LANES: Final = """/* pgqueue:limited_lanes */
+""" + LANES + """
+SELECT queue_name, priority FROM lane
+"""  # fmt: skip
 
 LANES_LIMIT: Final = 1000
-ROWS_TOTAL: Final = 20_000
-"""Maximum number of jobs to count in all lanes together."""
-ROWS_LIMIT: Final = 10_000
-"""Maximum number of jobs to count in one lane."""
+KEYS_LOOKED_AT: Final = 100
+"""Maximum number of keys of a lane among which `has_due_limited()` looks for a due job."""
+EVERY_KEY: Final = KeyRange("", LAST)
 
 
 def limited_lanes(connection: Connection) -> list[tuple[str, int]]:
@@ -89,26 +63,12 @@ def limited_lanes(connection: Connection) -> list[tuple[str, int]]:
 
 
 def has_due_limited(connection: Connection, queue_name: str) -> bool:
-    """Return whether a due job with a limit is among the first ready ones of a queue."""
-    lanes = [lane for lane in limited_lanes(connection) if lane[0] == queue_name]
-    return any(due for _, _, _, due, *_ in _count_ready(connection, lanes))
+    """Return whether a queue has a due job with a limit, also one that waits for its limit.
 
-
-def read_ready_limited(connection: Connection) -> list[tuple[Any, ...]]:
-    """Return the ready jobs with a limit of each task in each lane, with the columns of `depths.Ready`.
-
-    Without such jobs, this runs one statement, which reads an empty index.
+    Only the first keys of each lane are looked at.
     """
-    return _count_ready(connection, limited_lanes(connection))
-
-
-def _count_ready(connection: Connection, lanes: list[tuple[str, int]]) -> list[tuple[Any, ...]]:
-    """Return the ready jobs of each task in these lanes. Each lane is counted up to a limit."""
+    lanes = [lane for lane in limited_lanes(connection) if lane[0] == queue_name]
     if not lanes:
-        return []
-    params = {
-        "queue_names": [queue for queue, _ in lanes],
-        "priorities": [priority for _, priority in lanes],
-        "limit": min(ROWS_LIMIT, max(ROWS_TOTAL // len(lanes), 100)),
-    }
-    return execute(connection, READY_LIMITED, params)
+        return False
+    params = {**columns(in_lanes(lanes, [EVERY_KEY])), "limit": KEYS_LOOKED_AT}
+    return any(seconds >= 0 for *_, seconds in execute(connection, limit_queries.KEYS_WITH_JOBS, params))

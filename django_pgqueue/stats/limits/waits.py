@@ -38,6 +38,9 @@ class KeyState(NamedTuple):
     head_state: str | None
     head_due_seconds: float | None
     head_weight: int
+    head_queue_name: str | None
+    head_priority: int | None
+    head_task_name: str | None
 
     @property
     def is_held(self) -> bool:
@@ -93,5 +96,10 @@ def wait_of(policy: KeyPolicy | None, pause: PauseStats | None, state: KeyState,
 def _token_seconds(policy: KeyPolicy, state: KeyState, weight: int) -> float:
     if policy.interval_seconds is None:
         return 0.0
-    used_seconds = min(max(state.full_seconds or 0.0, 0.0), policy.burst * policy.interval_seconds)
-    return used_seconds + (min(weight, policy.burst) - policy.burst) * policy.interval_seconds
+    missing = min(weight, policy.burst) - policy.burst
+    return used_seconds(policy, state, policy.interval_seconds) + missing * policy.interval_seconds
+
+
+def used_seconds(policy: KeyPolicy, state: KeyState, interval_seconds: float) -> float:
+    """Return the seconds until all tokens of a key have come back, at most those of an empty bucket."""
+    return min(max(state.full_seconds or 0.0, 0.0), policy.burst * interval_seconds)

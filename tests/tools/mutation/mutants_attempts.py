@@ -170,9 +170,9 @@ ATTEMPTS = [
         ("tests/metrics/test_gauges.py",),
         Mutant(
             "no gauge counts prefetched jobs",
-            '"running", "prefetched", "lost"',
-            '"running", "lost"',
-            inside="gauges.STATES",
+            "for state in STATES if",
+            'for state in STATES if state != "prefetched" and',
+            inside="_by_state",
         ),
     ),
 ]

@@ -16,13 +16,11 @@ LIMIT_STATS = [
         ),
         Mutant(
             "a heavy job needs one token",
-            "(min(weight, policy.burst) - policy.burst)",
-            "(1 - policy.burst)",
+            "missing = min(weight, policy.burst) - policy.burst",
+            "missing = 1 - policy.burst",
             inside="_token_seconds",
         ),
-        Mutant(
-            "a bucket is always full", "min(max(state.full_seconds or 0.0, 0.0)", "min(0.0", inside="_token_seconds"
-        ),
+        Mutant("a bucket is always full", "min(max(state.full_seconds or 0.0, 0.0)", "min(0.0", inside="used_seconds"),
         Mutant("a dead job is any job", "LimitWaitReason.BLOCKED_BY_DEAD if is_dead else", "", inside="wait_of"),
         Mutant(
             "a retry is not the next job", "policy.is_ordered and state.head_id is not None", "False", inside="next_of"
@@ -65,6 +63,106 @@ LIMIT_STATS = [
             "(limit_key,) if name",
             inside="Controls.pause_of",
         ),
+    ),
+    *of_tests(
+        ("tests/stats/test_held_jobs.py",),
+        Mutant("running jobs leave their slots free", " - state.running_weight, 0)", ", 0)", inside="Room.__init__"),
+        Mutant("a rate holds nothing", "int(policy.burst - used + ROUNDING)", "policy.burst", inside="Room.__init__"),
+        Mutant("a hold holds nothing", "0 if state.is_held else", "", inside="Room.__init__"),
+        Mutant("a heavy job fits never", "min(weight, self._concurrency)", "weight", inside="Room.take"),
+        Mutant("jobs take no slot", "self._slots -= fitting * slots", "pass", inside="Room.take"),
+        Mutant(
+            "jobs behind one that does not fit start",
+            "is_exact = is_exact and is_in_order\n                break",
+            "is_exact = is_exact and is_in_order",
+            inside="admission.admitted",
+        ),
+        Mutant(
+            "each lane has all slots of a key",
+            "    room = Room(policy, state)\n    if policy.is_ordered",
+            "    if len({_lane(part) for part in parts}) > 1:\n"
+            "        return [each for part in parts for each in admitted(policy, state, [part])]\n"
+            "    room = Room(policy, state)\n    if policy.is_ordered",
+            inside="admission.admitted",
+        ),
+        Mutant(
+            "the lowest priority comes first", "return -part.priority", "return part.priority", inside="admission._lane"
+        ),
+        Mutant(
+            "an ordered job that is due later starts",
+            "(state.head_due_seconds or 0.0) <= 0",
+            "True",
+            inside="admission.admitted",
+        ),
+        Mutant("an ordered key admits any part", "    if place != (", "    if None != (", inside="_head_in"),
+        Mutant(
+            "tasks of a key do not take turns",
+            "yield from ((number, 1, True)",
+            "((number, 1, True)",
+            inside="_in_order",
+        ),
+        Mutant("an unknown order is known", "len(left) == 1)", "True)", inside="_in_order"),
+        Mutant(
+            "a paused key admits jobs",
+            "controls.pause_of(state.limit_key) is not None",
+            "False",
+            inside="ready._admitted",
+        ),
+        Mutant(
+            "an undeclared limit admits jobs",
+            "            yield from ((number, NONE_ADMITTED) for number in numbers)\n    keys",
+            "            yield from _all(parts, numbers, is_exact=True)\n    keys",
+            inside="ready._admitted",
+        ),
+        Mutant(
+            "keys that are not read are exact",
+            "of_key[key], is_exact=False",
+            "of_key[key], is_exact=True",
+            inside="ready._admitted",
+        ),
+        Mutant(
+            "a chunk holds its jobs",
+            "elif is_chunk_key(key) and key in chunk_keys",
+            "elif False",
+            inside="ready._admitted",
+        ),
+        Mutant(
+            "paused jobs take slots of their key",
+            "part.limit_key is None or is_paused or",
+            "part.limit_key is None or",
+            inside="read_ready_limited",
+        ),
+        Mutant(
+            "unknown jobs are scheduled",
+            "later.count - later.retrying - later.unknown",
+            "later.count - later.retrying",
+            inside="READY_BY_LANE",
+        ),
+        Mutant(
+            "unknown jobs of tasks are scheduled",
+            "attempt = 0 AND unknown_since IS NULL",
+            "attempt = 0",
+            inside="READY_BY_TASK",
+        ),
+        Mutant(
+            "unknown jobs with a limit are scheduled",
+            "attempt = 0 AND unknown_since IS NULL",
+            "attempt = 0",
+            inside="READY_LIMITED",
+        ),
+    ),
+    *of_tests(
+        ("tests/stats/test_explanation.py",),
+        Mutant(
+            "held jobs are ahead",
+            "ahead += Count(lane.due,",
+            "ahead += Count(lane.due + lane.held,",
+            inside="_ahead_in_lanes",
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_queues.py",),
+        Mutant("a table has all columns", "state not in RARE or ", "True or ", inside="shown_states"),
     ),
     *of_tests(
         ("tests/stats/test_limit_explanation.py",),

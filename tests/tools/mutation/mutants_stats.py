@@ -139,8 +139,8 @@ STATS = [
         ),
         Mutant(
             "a retry is scheduled",
-            "later.count - later.retrying, later.retrying,",
-            "later.count, later.retrying,",
+            "later.count - later.retrying - later.unknown,",
+            "later.count - later.unknown,",
             inside="READY_BY_LANE",
         ),
         Mutant(

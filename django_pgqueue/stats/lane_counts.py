@@ -1,0 +1,24 @@
+"""The ready jobs of one lane, as the statements of `depths` and of `limits.ready` count them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Ready(NamedTuple):
+    """The ready jobs of a lane, or of one task in a lane. Each job is in one of the counts."""
+
+    queue_name: str
+    priority: int
+    task_name: str | None
+    due: int
+    due_is_cut: bool
+    oldest_due_seconds: float | None
+    scheduled: int
+    retrying: int
+    unknown: int
+    later_is_cut: bool
+    """Whether the lane has more jobs that are due later than were counted."""
+    held: int = 0
+    held_is_cut: bool = False
+    """Whether more of the due jobs can be held."""
