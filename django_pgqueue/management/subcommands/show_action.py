@@ -140,9 +140,7 @@ def _attempt(job: JobRow, row: Any, worker: Worker | None, after: JobRetry | Non
         lease_seconds=get_settings().LEASE,
     )
     is_running = row.outcome is None and job.state == State.RUNNING
-    return ShownAttempt(
-        row, str(worker or f"#{row.worker_id}"), end.loss, end.may_still_run and not is_running, after
-    )
+    return ShownAttempt(row, str(worker or f"#{row.worker_id}"), end.loss, end.may_still_run and not is_running, after)
 
 
 # ---------------------------------------------------------------------------- JSON
