@@ -241,7 +241,7 @@ def test_show_opens_with_state_and_error(pgqueue):
     job_id = die(task_name=tasks.add.name, arguments=['{"args":[1,2],"kwargs":{}}'])
     lines = pgqueue("jobs", "show", job_id).out.splitlines()
     assert lines[0] == f"Job {job_id}: tests.app.tasks.add"
-    assert lines[1] == stats.why(job_id).sentence and "after attempt 1 of 10" in lines[1]
+    assert lines[1] == stats.why(job_id, time_text=output.date_of).sentence and "after attempt 1 of 10" in lines[1]
     assert re.fullmatch(r"Error of attempt 1, at 20[-0-9]+ [:0-9]+", lines[3])
     assert lines[4] == "  builtins.ValueError: no such card"
     assert lines[6:8] == ["Traceback of attempt 1", "  Trace"]

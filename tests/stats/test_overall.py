@@ -113,6 +113,7 @@ def test_jobs_run_in_the_slots_beside_a_chunk(connection, add_worker):
     run(connection, "UPDATE pgqueue_job SET limit_key = '+' || task_name")
     lane = helpers.Lane("default", 0, chunk_key=f"+{FAST}")
     chunks.claim_chunk(connection, lane, chunks.ChunkRule(4, 0.0), worker_id=worker_id, lease_seconds=60.0)
+    assert queue_named("default").slots_busy == 1
     helpers.make_jobs(connection, 2, queue_name="mail")
     claim(connection, "mail", worker_id, free_slots=0)
     default = queue_named("default")

@@ -90,7 +90,9 @@ ATTEMPTS = [
         Mutant(
             "a list gives lost attempts a run time", 'return gettext("not known")', "pass", inside="JobColumns.run_time"
         ),
-        Mutant("the timeline has no retries", "for retry in retries:", "for retry in ():", inside="story._events"),
+        Mutant(
+            "the timeline has no retries", "for retry in retries[-SHOWN:]:", "for retry in ():", inside="story._events"
+        ),
         Mutant(
             "every attempt names its retry in the timeline",
             "retry is not None and is_first",

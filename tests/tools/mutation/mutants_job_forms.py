@@ -16,9 +16,9 @@ FORMS = [
         ),
         Mutant(
             "an edit does not compare finished_at",
-            "state=seen.state, finished_at=seen.finished_at",
-            "state=seen.state",
-            inside="edit_and_retry._retry",
+            "\n      AND finished_at IS NOT DISTINCT FROM nullif(%(instant)s, '')::timestamptz",
+            "",
+            "TOUCH",
         ),
         Mutant(
             "histories show differences to everybody",

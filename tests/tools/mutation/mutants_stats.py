@@ -132,6 +132,12 @@ STATS = [
             inside="OPEN_EXECUTIONS_BY_TASK",
         ),
         Mutant(
+            "each job of a chunk takes a slot of its queue",
+            "each.slots + each.prefetched",
+            "each.total",
+            inside="SlotsOfQueues.__init__",
+        ),
+        Mutant(
             "each job of a chunk has a slot",
             "coalesce(limit_key LIKE '+%%', false)",
             "false",
