@@ -33,7 +33,7 @@ class OperatorAct:
     Attributes:
         name: The action of its entry in the audit.
         label: Its name for people.
-        permissions: The permissions that it needs in the admin. (): it is available in a shell only.
+        permissions: The permissions that it needs in the admin. (): no page of the console runs it.
     """
 
     name: str
@@ -92,11 +92,14 @@ PAUSE_SCHEDULE: Final = OperatorAct("pause_schedule", _("Pause"), SCHEDULES)
 RESUME_SCHEDULE: Final = OperatorAct("resume_schedule", _("Resume"), SCHEDULES)
 CLOSE_BATCH: Final = OperatorAct("close_batch", _("Close a batch"), ("pgqueue.view_jobbatch", "pgqueue.close_batch"))
 
+DELETE_SCHEDULE: Final = OperatorAct("delete_schedule", _("Delete a schedule"), ())
+"""Django's own page runs it, and checks the permission."""
+
 CHANGING_NO_JOBS: Final = {
     act.name: act
     for act in (
         *(STOP_WORKER, LIVE_STACK, OVERRIDE_LIMIT, RESTORE_LIMIT, END_HOLD, PAUSE, RESUME),
-        *(PAUSE_SCHEDULE, RESUME_SCHEDULE, CLOSE_BATCH),
+        *(PAUSE_SCHEDULE, RESUME_SCHEDULE, DELETE_SCHEDULE, CLOSE_BATCH),
     )
 }
 AUDITED: Final = {

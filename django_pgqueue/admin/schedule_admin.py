@@ -20,7 +20,6 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue import queues
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle import schedules
-from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.schedules import job_options, next_ticks, run_and_resume
 
@@ -277,5 +276,5 @@ class ScheduleAdmin(ScheduleColumns):
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         """Remove the selected schedules with the records of their runs. Schedules that workers' code defines stay."""
-        ids = list(queryset.values_list("pk", flat=True))
-        schedules.remove_schedules(connections[databases.chosen(request)], ids, CONFIRMED_SECONDS)
+        connection = connections[databases.chosen(request)]
+        run_and_resume.remove(connection, dict(queryset.values_list("pk", "name")), by=request.user.get_username())

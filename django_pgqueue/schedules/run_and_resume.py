@@ -1,4 +1,4 @@
-"""Run, pause and resume schedules for an operator. The admin and `manage.py pgqueue` call these functions.
+"""Run, pause, resume and remove schedules for an operator. The admin and `manage.py pgqueue` call these functions.
 
 They write with `lifecycle`, on a Django connection and in the caller's transaction, and wake the workers after the
 commit. Each change is in the audit, because both are written together.
@@ -6,7 +6,7 @@ commit. Each change is in the audit, because both are written together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -77,6 +77,18 @@ def resume(connection: BaseDatabaseWrapper, schedule_id: int, *, by: str = "") -
         schedules.plan_schedule(connection, schedule, next_run_at)
         _record(connection, "resume_schedule", schedule_id, schedule.name, by)
     return True
+
+
+def remove(connection: BaseDatabaseWrapper, names: Mapping[int, str], *, by: str = "") -> list[int]:
+    """Remove schedules with the records of their runs, and return their ids. Schedules that workers' code defines stay.
+
+    `names` are the names by the ids.
+    """
+    with transaction.atomic(using=connection.alias):
+        removed = schedules.remove_schedules(connection, list(names), ticks.CONFIRMED_SECONDS)
+        for schedule_id in removed:
+            _record(connection, "delete_schedule", schedule_id, names[schedule_id], by)
+    return removed
 
 
 def _record(

@@ -19,7 +19,7 @@ from django.utils import timezone
 from django_pgqueue import control
 from django_pgqueue.lifecycle import schedules as lifecycle_schedules
 from django_pgqueue.lifecycle import ticks
-from django_pgqueue.models import Job, Schedule, ScheduleRun
+from django_pgqueue.models import AuditEntry, Job, Schedule, ScheduleRun
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 from django_pgqueue.testing import delete_all_jobs
@@ -265,6 +265,8 @@ def test_delete_schedule_removes_its_runs_and_keeps_its_jobs(planner: Client, db
         run(each)
     assert "Are you sure" in page(planner, f"{SCHEDULES}{schedule.pk}/delete/")
     assert planner.post(f"{SCHEDULES}{schedule.pk}/delete/", {"post": "yes"}).status_code == 302
+    entry = AuditEntry.objects.get(action="delete_schedule")
+    assert entry.done_by == "staff" and entry.filter == {"schedule": schedule.name, "schedule_id": schedule.pk}
     assert [left.pk for left in Schedule.objects.all()] == [other.pk]
     assert [run.schedule_id for run in ScheduleRun.objects.all()] == [other.pk]
     assert Job.objects.count() == 2

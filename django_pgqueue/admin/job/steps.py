@@ -108,6 +108,7 @@ def _compensation(request: HttpRequest, job: Job, step: JobStep) -> dict[str, st
     if step.compensation_id is not None:
         number, url = _link_to(request, step)
         state = vars(step)["compensation_state"]
+        url = url if state else ""
         shown = word_badge(state) if state else badge("unknown", _("removed"))
         return {"text": _("Compensation:"), "number": number, "url": url, "state": shown}
     if step.compensation is None:
