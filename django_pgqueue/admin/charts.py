@@ -88,6 +88,13 @@ def number_text(value: float) -> str:
     return f"{rounded:,.1f}" if rounded < 10 and rounded != int(rounded) else f"{value:,.0f}"
 
 
+def rate_text(value: float | None, *, is_estimate: bool = False) -> str:
+    """Return a rate, with a sign before an estimate. None, a rate that is not known, is a dash."""
+    if value is None:
+        return "–"
+    return f"≈ {number_text(value)}" if is_estimate else number_text(value)
+
+
 def seconds_text(value: float) -> str:
     """Return a duration in seconds as text."""
     return duration(timedelta(seconds=value)) if value else "0"

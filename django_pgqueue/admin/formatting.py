@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.utils import timezone
+from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -44,6 +45,8 @@ LABELS: Final = {
     "cancelled": gettext_lazy("cancelled"),
 }
 """The words for states, translated. Each has a CSS class with a colour and a sign of its own."""
+MORE: Final = gettext_lazy("Counting stopped here: there can be more.")
+NOT_KNOWN: Final = gettext_lazy("Not known: counting stopped before it found one, or the figure cannot be read.")
 REASON_SHOWN: Final = 200
 """Characters shown of the reason of a pause or of a change."""
 
@@ -51,6 +54,13 @@ REASON_SHOWN: Final = 200
 def breakable(name: str) -> SafeString:
     """Return a dotted name as HTML that lets a narrow column break it after dots and underscores."""
     return format_html_join("", "{}<wbr>", ((part,) for part in re.split(r"(?<=[._])", visible(name))))
+
+
+def count_note(count: Any) -> Promise | str:
+    """Return why a count is no exact number, for its tooltip; "" if it is exact, or no count."""
+    if getattr(count, "is_exact", True):
+        return ""
+    return MORE if count.value else NOT_KNOWN
 
 
 def ago(moment: datetime, seen_at: datetime, *, brief: bool = False) -> str:

@@ -19,7 +19,7 @@ from django_pgqueue.doctor.session import Session
 from django_pgqueue.ground.readings import DATABASE_UP, NOT_READ, Gauge, Reading, Sample
 from django_pgqueue.stats import Count, LimitFigures, Overview, QueueStats
 from django_pgqueue.stats.alias import connection_of
-from django_pgqueue.stats.answers import STATES
+from django_pgqueue.stats.answers import FIGURE_OF_STATE, STATES
 from django_pgqueue.stats.suspended import BatchFigures, SuspendedJobs, batch_figures, suspended_jobs, unreceived_events
 from django_pgqueue.stats.unread import Figures, read_each
 from django_pgqueue.tasks import registry
@@ -32,14 +32,9 @@ LIMITS_LIMIT: Final = 200
 """The same for limits that tasks of this process declare. Others have the label `OTHER`, too."""
 OTHER: Final = "other"
 STATEMENT_TIMEOUT_SECONDS: Final = 2
-FIGURE_OF_STATE: Final = {
-    **dict.fromkeys(("due", "held", "scheduled", "retrying", "unknown", "paused"), "ready"),
-    **dict.fromkeys(("prefetched", "lost"), "running"),
-}
-"""The figure of the overview that counts a state, if it has another name."""
 NEEDS: Final = {
     "pgqueue_oldest_due_seconds": ("ready",),
-    "pgqueue_enqueued_per_minute": ("enqueued",),
+    **dict.fromkeys(("pgqueue_enqueued_per_minute", "pgqueue_enqueued_estimated"), ("enqueued",)),
     "pgqueue_finished_per_minute": ("finished",),
     **dict.fromkeys(("pgqueue_queue_workers", "pgqueue_queue_slots", "pgqueue_live_workers"), ("workers",)),
     "pgqueue_queue_slots_busy": ("workers", "running"),
@@ -211,23 +206,27 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
     ),
     (
         Gauge("pgqueue_enqueued_per_minute", "Jobs enqueued in the last minute.", QUEUE),
-        _by_label(lambda queues: sum(queue.enqueued_per_minute for queue in queues)),
+        _by_label(lambda queues: sum(queue.enqueued_per_minute or 0.0 for queue in queues)),
+    ),
+    (
+        Gauge("pgqueue_enqueued_estimated", "1 if pgqueue_enqueued_per_minute is an estimate.", QUEUE),
+        _by_label(lambda queues: any(queue.enqueued_is_estimate for queue in queues)),
     ),
     (Gauge("pgqueue_finished_per_minute", "Jobs that ended in the last complete minute.", QUEUE), _finished),
     (Gauge("pgqueue_queue_paused", "1 if the queue is paused.", QUEUE), _by_queue(lambda queue: queue.is_paused)),
     (
         Gauge("pgqueue_queue_workers", "Live worker processes that serve the queue.", QUEUE),
-        _by_queue(lambda queue: queue.workers),
+        _by_queue(lambda queue: queue.workers or 0),
     ),
     (
         Gauge("pgqueue_queue_slots", "Jobs of the queue that these processes can run at a time.", QUEUE),
-        _by_queue(lambda queue: queue.slots_total),
+        _by_queue(lambda queue: queue.slots_total or 0),
     ),
     (
         Gauge("pgqueue_queue_slots_busy", "Slots of these processes that run a job, of any queue.", QUEUE),
-        _by_queue(lambda queue: queue.slots_busy),
+        _by_queue(lambda queue: queue.slots_busy or 0),
     ),
-    (Gauge("pgqueue_live_workers", "Live worker processes."), _one(lambda snapshot: snapshot.overview.workers)),
+    (Gauge("pgqueue_live_workers", "Live worker processes."), _one(lambda snapshot: snapshot.overview.workers or 0)),
     (
         Gauge("pgqueue_dead_last_day", "Jobs that became dead within 24 hours and were not retried, at most 10,000."),
         _one(lambda snapshot: snapshot.overview.dead_24h.value),

@@ -16,21 +16,31 @@ from django_pgqueue.states import Pausable, State
 class Count:
     """A number of jobs, or a lower bound of it.
 
-    Counting stops at a limit, so that the cost does not grow with the table. `is_exact` says whether it stopped:
-    `str(Count(412))` is "412", and `str(Count(10000, False))` is "10,000+".
+    Counting stops at a limit, so that the cost does not grow with the table. `is_exact` says whether it has found fewer
+    jobs: `str(Count(412))` is "412", and `str(Count(10000, False))` is "10,000+". If it has stopped before it found
+    one, or if the figure could not be read, nothing is known: `str(Count(0, False))` is "–".
     """
 
     value: int = 0
     is_exact: bool = True
 
+    @classmethod
+    def up_to(cls, found: int, limit: int) -> Count:
+        """Return what a statement has counted that reads at most `limit` rows."""
+        return cls(found, found < limit)
+
     def __add__(self, other: Count) -> Count:
         return Count(self.value + other.value, self.is_exact and other.is_exact)
 
     def __str__(self) -> str:
-        return f"{self.value:,}" + ("" if self.is_exact else "+")
+        if self.is_exact:
+            return f"{self.value:,}"
+        return f"{self.value:,}+" if self.value else "–"
 
 
 NONE: Final = Count()
+NOT_READ: Final = Count(0, is_exact=False)
+"""The count of a figure that a value in a row makes unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,11 @@ class Depth:
 
 STATES: Final = tuple(name for name in Depth.__slots__ if name != "oldest_due_seconds")
 """The fields of `Depth` that count jobs."""
+FIGURE_OF_STATE: Final = {
+    **dict.fromkeys(("due", "held", "scheduled", "retrying", "unknown", "paused"), "ready"),
+    **dict.fromkeys(("prefetched", "lost"), "running"),
+}
+"""The figure that counts a state, as `Overview.unread` names it, if it has another name than the state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +108,18 @@ class NamedDepth(Depth):
     Attributes:
         name: The name in the rows of the jobs.
         pause: The pause of the queue or task, or None.
-        enqueued_per_minute: Jobs enqueued in the last minute. Jobs whose row is removed already are not counted.
-        finished_per_minute: Jobs that ended in the last complete minute. None if the workers keep no statistics.
+        enqueued_per_minute: Jobs enqueued in the last minute. Jobs whose row is removed already are not counted. None
+            if they could not be read.
+        enqueued_is_estimate: Whether all queues together had 10,000 or more such jobs. Then only the newest 10,000 were
+            counted, and `enqueued_per_minute` is their share of the ids that the last minute has used.
+        finished_per_minute: Jobs that ended in the last complete minute. None if the workers keep no statistics, or if
+            these could not be read.
     """
 
     name: str
     pause: PauseStats | None = None
-    enqueued_per_minute: float = 0.0
+    enqueued_per_minute: float | None = 0.0
+    enqueued_is_estimate: bool = False
     finished_per_minute: float | None = None
 
     @property
@@ -122,20 +142,27 @@ class QueueStats(NamedDepth):
         slots_busy: Number of slots of these processes that run a job, of this queue or of another. Slots that
             `--queue` keeps from this queue are not counted.
         slots_total: Number of jobs of the queue that these processes can run at a time.
+
+    These numbers are None if they could not be read.
     """
 
-    workers: int = 0
-    slots_busy: int = 0
-    slots_total: int = 0
+    workers: int | None = 0
+    slots_busy: int | None = 0
+    slots_total: int | None = 0
 
     @property
     def is_unserved(self) -> bool:
         """Whether jobs are due, and no live worker serves the queue."""
-        return bool(self.due.value or self.held.value) and not self.workers
+        return bool(self.due.value or self.held.value) and self.workers == 0
 
     @property
     def empties_in_seconds(self) -> float | None:
-        """Seconds until no job is due, if the rates of the last minute last. None if the queue does not get shorter."""
+        """Seconds until no job is due, if the rates of the last minute last. None if the queue does not get shorter.
+
+        It is as exact as `due`, and an estimate if `enqueued_is_estimate` is true.
+        """
+        if self.enqueued_per_minute is None:
+            return None
         net = (self.finished_per_minute or 0.0) - self.enqueued_per_minute
         return 60 * self.due.value / net if net > 0 else None
 
@@ -219,22 +246,24 @@ class Overview(Depth):
         dead_24h: Jobs that became dead within 24 hours and were not retried since.
         suspended: Jobs that a durable step suspends. They are counted as `scheduled` or `retrying` too.
         enqueued_per_minute, finished_per_minute: The sums of `queues`.
-        workers: Number of live worker processes.
-        slots_busy, slots_total: The sums of these processes.
+        enqueued_is_estimate: As in `queues`.
+        workers: Number of live worker processes. None if they could not be read.
+        slots_busy, slots_total: The sums of these processes. None if they could not be read.
         queues: The queues, by name.
         unserved_queues: The names of the queues that have due jobs and no live worker.
-        unread: The figures that could not be read because of a value in a row, each with the reason. They count as 0.
-            Their names are `ready` (due, held, later and paused jobs), `running`, `waiting`, `dead`, `dead_24h`,
-            `enqueued`, `finished`, `workers` and `suspended`.
+        unread: The figures that could not be read because of a value in a row, each with the reason. Their counts are 0
+            and not exact, and their other numbers are None. Their names are `ready` (due, held, later and paused jobs),
+            `running`, `waiting`, `dead`, `dead_24h`, `enqueued`, `finished`, `workers` and `suspended`.
     """
 
     dead_24h: Count
     suspended: Count
-    enqueued_per_minute: float
+    enqueued_per_minute: float | None
+    enqueued_is_estimate: bool
     finished_per_minute: float | None
-    workers: int
-    slots_busy: int
-    slots_total: int
+    workers: int | None
+    slots_busy: int | None
+    slots_total: int | None
     queues: tuple[QueueStats, ...]
     unserved_queues: tuple[str, ...]
     unread: Mapping[str, str] = field(default_factory=dict)

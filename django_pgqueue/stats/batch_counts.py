@@ -40,7 +40,7 @@ SELECT node.root_id, counted.state, sum(counted.count)::bigint,
        bool_or(counted.is_cut) OR (SELECT count(*) FROM node) > %(nodes)s::bigint
 FROM node
 CROSS JOIN LATERAL (
-    SELECT chosen.state, job.count, job.count > %(limit)s::bigint AS is_cut
+    SELECT chosen.state, job.count, job.count >= %(limit)s::bigint AS is_cut
     FROM unnest(%(states)s::varchar[]) AS chosen (state)
     CROSS JOIN LATERAL (
         SELECT count(*) AS count
@@ -48,16 +48,16 @@ CROSS JOIN LATERAL (
             SELECT true FROM pgqueue_job
             WHERE batch_id = node.id AND state >= chosen.state AND state <= chosen.state
             ORDER BY state
-            LIMIT %(limit)s::bigint + 1
+            LIMIT %(limit)s::bigint
         ) AS first
     ) AS job
     WHERE job.count > 0
     UNION ALL
-    SELECT removed.state, sum(removed.count), count(*) > %(limit)s::bigint
+    SELECT removed.state, sum(removed.count), count(*) >= %(limit)s::bigint
     FROM (
         SELECT state, count FROM pgqueue_batch_removal
         WHERE batch_id = node.id
-        LIMIT %(limit)s::bigint + 1
+        LIMIT %(limit)s::bigint
     ) AS removed
     GROUP BY removed.state
 ) AS counted

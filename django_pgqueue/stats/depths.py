@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +11,7 @@ from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.settings.conf import get_settings
 
 from . import queries, rollup_queries
-from .answers import STATES, Count
+from .answers import FIGURE_OF_STATE, NOT_READ, STATES, Count
 from .fleet import OPEN_LIMIT, OpenGroup, Pauses, read_open_groups
 from .graphs import queries as graph_queries
 from .lane_counts import Ready
@@ -32,9 +32,17 @@ LATER_TOTAL: Final = 10_000
 """Maximum number of later jobs to count in all lanes together. Their rows must be read: 0.4 µs each."""
 LANES_LIMIT: Final = 1000
 ENQUEUED_LIMIT: Final = 10_000
+"""Maximum number of jobs of the last minute to count."""
 MINUTE_SECONDS: Final = 60.0
 WRITE_DELAY_SECONDS: Final = 15.0
 """How long after a minute its counts are complete: workers write them every 10 s."""
+
+CUT_STATES: Final = {
+    **dict.fromkeys(("due", "paused"), "due_is_cut"),
+    "held": "held_is_cut",
+    **dict.fromkeys(("scheduled", "retrying", "unknown"), "later_is_cut"),
+}
+"""The states of ready jobs, each with the field of `Ready` that says whether more of them can be there."""
 
 
 @dataclass(slots=True)
@@ -58,13 +66,10 @@ class DepthSums:
         if not is_paused and ready.oldest_due_seconds is not None and ready.due:
             self.oldest_due_seconds = max(self.oldest_due_seconds or 0.0, ready.oldest_due_seconds)
 
-    def mark_cut(self, rows: Sequence[Ready]) -> None:
-        """Note that a lane which was not counted to its end may have more of these jobs."""
-        for state, name in (
-            *(("due", "due_is_cut"), ("paused", "due_is_cut"), ("held", "held_is_cut")),
-            *((state, "later_is_cut") for state in ("scheduled", "retrying", "unknown")),
-        ):
-            self.counts[state] += Count(0, not any(getattr(ready, name) for ready in rows))
+    def mark_cut(self, states: Iterable[str]) -> None:
+        """Note that there may be more jobs in these states."""
+        for state in states:
+            self.counts[state] += Count(0, is_exact=False)
 
 
 class DepthReading:
@@ -76,6 +81,9 @@ class DepthReading:
         self.pauses = Pauses(connection)
         self.sums: defaultdict[str, DepthSums] = defaultdict(DepthSums)
         self.ready: list[Ready] = []
+        self.cut: set[str] = set()
+        """The states in which every queue or task may have more jobs than were counted."""
+        self.enqueued_is_estimate = False
         self.figures = figures or Figures(connection)
         self.open_groups: list[OpenGroup] = self.figures.read("running", lambda: read_open_groups(connection), [])
         self._add_open()
@@ -84,14 +92,20 @@ class DepthReading:
 
     def of_name(self, name: str) -> dict[str, Any]:
         """Return the fields of the `QueueStats` or `TaskStats` with this name that the reading knows."""
-        sums = self.sums[name]
+        sums, unread = self.sums[name], self.figures.unread
+        counts = {state: sums.counts[state] + Count(0, state not in self.cut) for state in STATES}
+        has_finished = get_settings().STATS and "finished" not in unread
         return {
-            **{state: sums.counts[state] for state in STATES},
-            "oldest_due_seconds": sums.oldest_due_seconds,
+            **{
+                state: NOT_READ if FIGURE_OF_STATE.get(state, state) in unread else count
+                for state, count in counts.items()
+            },
+            "oldest_due_seconds": None if "ready" in unread else sums.oldest_due_seconds,
             "name": name,
             "pause": (self.pauses.of_tasks if self.by_task else self.pauses.of_queues).get(name),
-            "enqueued_per_minute": sums.enqueued,
-            "finished_per_minute": sums.finished if get_settings().STATS else None,
+            "enqueued_per_minute": None if "enqueued" in unread else sums.enqueued,
+            "enqueued_is_estimate": self.enqueued_is_estimate,
+            "finished_per_minute": sums.finished if has_finished else None,
         }
 
     def _name(self, queue_name: str, task_name: str) -> str:
@@ -104,19 +118,21 @@ class DepthReading:
             is_paused = ready.queue_name in self.pauses.of_queues or ready.task_name in self.pauses.of_tasks
             self.sums[self._name(ready.queue_name, ready.task_name or "")].add_ready(ready, is_paused=is_paused)
         if self.by_task:  # a lane that was not counted to its end may have more jobs of every task
-            for sums in self.sums.values():
-                sums.mark_cut(rows)
+            self.cut |= _cut_states(rows)
         elif by_task:  # it may have more jobs of its paused tasks and of its others
             for queue_name in {ready.queue_name for ready in rows} - set(self.pauses.of_queues):
-                self.sums[queue_name].mark_cut([ready for ready in rows if ready.queue_name == queue_name])
+                self.sums[queue_name].mark_cut(_cut_states(row for row in rows if row.queue_name == queue_name))
+        if len({(ready.queue_name, ready.priority) for ready in rows}) >= LANES_LIMIT:
+            self.cut |= CUT_STATES.keys()
 
     def _add_open(self) -> None:
-        is_exact = sum(group.total for group in self.open_groups) <= OPEN_LIMIT
+        states = ("running", "prefetched", "lost")
         for group in self.open_groups:
-            sums = self.sums[self._name(group.queue_name, group.task_name)]
-            sums.counts["running"] += Count(group.running, is_exact)
-            sums.counts["prefetched"] += Count(group.prefetched, is_exact)
-            sums.counts["lost"] += Count(group.lost, is_exact)
+            for state in states:
+                sums = self.sums[self._name(group.queue_name, group.task_name)]
+                sums.counts[state] += Count(getattr(group, state))
+        if sum(group.total for group in self.open_groups) >= OPEN_LIMIT:
+            self.cut |= set(states)
 
     def _add_waiting(self) -> None:
         self._add_first("waiting", graph_queries.FIRST_WAITING)
@@ -129,22 +145,33 @@ class DepthReading:
         rows = execute(self.connection, statement, {"limit": COUNT_LIMIT})
         for queue_name, task_name, count in rows:
             self.sums[self._name(queue_name, task_name)].counts[state] += Count(count)
-        is_exact = sum(count for _, _, count in rows) <= COUNT_LIMIT
-        for sums in self.sums.values():
-            sums.counts[state] += Count(0, is_exact)
+        if sum(count for _, _, count in rows) >= COUNT_LIMIT:
+            self.cut.add(state)
 
     def _add_enqueued(self) -> None:
+        """Add the jobs of the last minute. If not all are counted, the newest ones stand for the others.
+
+        How many others there are follows from the ids: it does not depend on when in the minute they came.
+        """
         first_id = first_id_since(self.connection, MINUTE_SECONDS)
         params = {"first_id": first_id or 0, "limit": ENQUEUED_LIMIT}
         rows = [] if first_id is None else execute(self.connection, queries.NEWEST_ENQUEUED, params)
-        for queue_name, task_name, count, total, span_seconds in rows:
-            seconds = max(span_seconds, 0.001) if total >= ENQUEUED_LIMIT else MINUTE_SECONDS
-            self.sums[self._name(queue_name, task_name)].enqueued += count * MINUTE_SECONDS / seconds
+        self.enqueued_is_estimate = sum(row[2] for row in rows) >= ENQUEUED_LIMIT
+        for queue_name, task_name, count, lowest_id, highest_id in rows:
+            ids, read_ids = highest_id + 1 - (first_id or 0), highest_id + 1 - lowest_id
+            factor = ids / read_ids if self.enqueued_is_estimate else 1.0
+            self.sums[self._name(queue_name, task_name)].enqueued += count * factor
 
     def _add_finished(self) -> None:
         rows = execute(self.connection, rollup_queries.ENDED_BY_TASK, {"delay_seconds": WRITE_DELAY_SECONDS})
         for queue_name, task_name, count in rows:
             self.sums[self._name(queue_name, task_name)].finished += count
+
+
+def _cut_states(rows: Iterable[Ready]) -> set[str]:
+    """Return the states in which a lane may have more jobs than were counted."""
+    found = list(rows)
+    return {state for state, name in CUT_STATES.items() if any(getattr(ready, name) for ready in found)}
 
 
 def read_ready(connection: Connection, pauses: Pauses, *, by_task: bool) -> list[Ready]:
@@ -163,7 +190,6 @@ def read_ready(connection: Connection, pauses: Pauses, *, by_task: bool) -> list
     rows = [Ready(*row) for row in execute(connection, statement, params)]
     if by_task:  # the counts are sums, which are decimal numbers
         sums = ("due", "scheduled", "retrying", "unknown")
-        plain = [row._replace(**{name: int(getattr(row, name)) for name in sums}) for row in rows]
-    else:  # counting stops at one job more than the limit, which shows that there are more
-        plain = [row._replace(due=row.due - row.due_is_cut) for row in rows]
-    return [*plain, *read_ready_limited(connection, pauses)]
+        whole: list[dict[str, Any]] = [{name: int(getattr(row, name)) for name in sums} for row in rows]
+        rows = [row._replace(**counts) for row, counts in zip(rows, whole, strict=True)]
+    return [*rows, *read_ready_limited(connection, pauses)]

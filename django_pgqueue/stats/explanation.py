@@ -21,7 +21,7 @@ from django_pgqueue.tasks.registry import in_words
 
 from . import queries
 from .alias import connection_of
-from .answers import Count, FoundReason, PauseStats, Reason, Why, WorkerStats
+from .answers import NONE, Count, FoundReason, PauseStats, Reason, Why, WorkerStats
 from .chunk_explanation import reason_of_chunk
 from .depths import COUNT_LIMIT, read_ready
 from .explained_job import ExplainedJob
@@ -222,12 +222,12 @@ def _in_line(job: ExplainedJob) -> FoundReason:
             f"{task.slots} × {in_words(task.task_name)} for up to {span_text(task.longest_seconds)}"
             for task in tasks[:SHOWN_TASKS]
         )
-        more = f"; {first}" if ahead.value else ""
+        more = "" if ahead == NONE else f"; {first}"
         of_queue = any(worker.queue_concurrency for worker in job.workers)
         where = f"{'for' if of_queue else 'of the workers that serve'} {row.queue_name}"
         sentence = f"All {total} slots {where} are busy ({shown}){more}."
         return FoundReason(Reason.SLOTS_BUSY, sentence, {"busy_tasks": tasks, **fields})
-    if ahead.value:
+    if ahead != NONE:
         turns = "" if row.limit_key is None else "limit keys take turns, and "
         return FoundReason(Reason.IN_LINE, f"It is in line: {turns}{first}.", fields)
     return FoundReason(Reason.NEXT, "It is next in line: a worker claims it as soon as it polls.", fields)
@@ -248,7 +248,7 @@ def _ahead_in_lanes(job: ExplainedJob) -> Count:
         "limit": COUNT_LIMIT,
     }
     own = execute(connection, queries.AHEAD_IN_LANE, params)[0][0]
-    ahead = Count(min(own, COUNT_LIMIT), own <= COUNT_LIMIT)
+    ahead = Count.up_to(own, COUNT_LIMIT)
     first: dict[tuple[str, int], bool] = {}
     for lane in read_ready(connection, pauses, by_task=bool(pauses.of_tasks)):
         is_paused = lane.queue_name in pauses.of_queues or lane.task_name in pauses.of_tasks

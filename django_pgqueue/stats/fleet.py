@@ -90,7 +90,7 @@ def workers(database: str | None = None) -> list[WorkerStats]:
 
 
 def read_open_groups(connection: Connection) -> list[OpenGroup]:
-    """Return the open executions by queue, task and worker, at most `OPEN_LIMIT` + 1 executions."""
+    """Return the open executions by queue, task and worker, at most `OPEN_LIMIT` executions."""
     return [OpenGroup(*row) for row in execute(connection, queries.OPEN_EXECUTIONS_BY_TASK, {"limit": OPEN_LIMIT})]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from django_pgqueue.db.statements import execute
 from django_pgqueue.ground.served_queues import ServedQueues
@@ -13,7 +13,19 @@ from django_pgqueue.tasks import registry
 
 from . import queries
 from .alias import connection_of
-from .answers import NONE, STATES, Count, LaneStats, Overview, QueueFigures, QueueStats, TaskStats, WorkerStats
+from .answers import (
+    FIGURE_OF_STATE,
+    NONE,
+    NOT_READ,
+    STATES,
+    Count,
+    LaneStats,
+    Overview,
+    QueueFigures,
+    QueueStats,
+    TaskStats,
+    WorkerStats,
+)
 from .depths import COUNT_LIMIT, DepthReading, DepthSums, read_ready
 from .fleet import Pauses, SlotsOfQueues, read_workers
 from .lane_counts import Ready
@@ -121,29 +133,37 @@ def overview(database: str | None = None, figures: Figures | None = None) -> Ove
 
 
 def _overview(reading: DepthReading) -> Overview:
-    connection, workers = reading.connection, _workers(reading)
+    connection, workers, unread = reading.connection, _workers(reading), reading.figures.unread
     live = [worker for worker in workers if worker.is_live]
     all_queues = _queues(reading, workers)
     params = {"seconds": DAY_SECONDS, "limit": COUNT_LIMIT}
-    dead_24h = reading.figures.read("dead_24h", lambda: execute(connection, queries.DEAD_SINCE, params)[0][0], 0)
-    suspended = reading.figures.read("suspended", lambda: suspended_jobs(connection.alias).jobs, NONE)
+    dead_24h = reading.figures.read(
+        "dead_24h", lambda: Count.up_to(execute(connection, queries.DEAD_SINCE, params)[0][0], COUNT_LIMIT), NOT_READ
+    )
+    suspended = reading.figures.read("suspended", lambda: suspended_jobs(connection.alias).jobs, NOT_READ)
     oldest = [queue.oldest_due_seconds for queue in all_queues if queue.oldest_due_seconds is not None]
-    sums = {state: sum((getattr(queue, state) for queue in all_queues), start=NONE) for state in STATES}
+    sums: dict[str, Any] = {
+        state: NOT_READ
+        if FIGURE_OF_STATE.get(state, state) in unread
+        else sum((getattr(queue, state) for queue in all_queues), start=NONE)
+        for state in STATES
+    }
     return Overview(
         **sums,
         oldest_due_seconds=max(oldest, default=None),
-        dead_24h=Count(min(dead_24h, COUNT_LIMIT), dead_24h <= COUNT_LIMIT),
+        dead_24h=dead_24h,
         suspended=suspended,
-        enqueued_per_minute=sum(queue.enqueued_per_minute for queue in all_queues),
+        enqueued_per_minute=None
+        if "enqueued" in unread
+        else sum(queue.enqueued_per_minute or 0.0 for queue in all_queues),
+        enqueued_is_estimate=reading.enqueued_is_estimate,
         finished_per_minute=sum(queue.finished_per_minute or 0.0 for queue in all_queues)
-        if get_settings().STATS
+        if get_settings().STATS and "finished" not in unread
         else None,
-        workers=len(live),
-        slots_busy=sum(worker.slots_busy for worker in live),
-        slots_total=sum(worker.slots_total for worker in live),
+        **_slots(reading, len(live), *_sums(live)),
         queues=tuple(all_queues),
-        unserved_queues=_unserved(reading, all_queues),
-        unread=reading.figures.unread,
+        unserved_queues=tuple(queue.name for queue in all_queues if queue.is_unserved),
+        unread=unread,
     )
 
 
@@ -151,11 +171,20 @@ def _workers(reading: DepthReading) -> list[WorkerStats]:
     return reading.figures.read("workers", lambda: read_workers(reading.connection, reading.open_groups), [])
 
 
-def _unserved(reading: DepthReading, queues: Iterable[QueueStats]) -> tuple[str, ...]:
-    """Return the queues that nobody serves. Without the workers, nobody can say."""
-    if "workers" in reading.figures.unread:
-        return ()
-    return tuple(queue.name for queue in queues if queue.is_unserved)
+def _sums(workers: Iterable[WorkerStats]) -> tuple[int, int]:
+    """Return how many slots of some workers are busy, and how many there are."""
+    slots = [(worker.slots_busy, worker.slots_total) for worker in workers]
+    return sum(busy for busy, _ in slots), sum(total for _, total in slots)
+
+
+def _slots(reading: DepthReading, workers: int, busy: int, total: int) -> dict[str, Any]:
+    """Return the fields of workers and slots, with None for what could not be read."""
+    has_workers = "workers" not in reading.figures.unread
+    return {
+        "workers": workers if has_workers else None,
+        "slots_busy": busy if has_workers and "running" not in reading.figures.unread else None,
+        "slots_total": total if has_workers else None,
+    }
 
 
 def _queues(reading: DepthReading, workers: Sequence[WorkerStats]) -> list[QueueStats]:
@@ -170,9 +199,8 @@ def _queues(reading: DepthReading, workers: Sequence[WorkerStats]) -> list[Queue
     found, slots = [], SlotsOfQueues(live, reading.open_groups)
     for name in sorted(names):
         serving = [worker for worker in live if worker.serves(name)]
-        busy, total = slots.sums(name, serving)
-        queue = QueueStats(workers=len(serving), slots_busy=busy, slots_total=total, **reading.of_name(name))
-        found.append(queue)
+        fields = _slots(reading, len(serving), *slots.sums(name, serving))
+        found.append(QueueStats(**fields, **reading.of_name(name)))
     return found
 
 

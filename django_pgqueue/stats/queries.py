@@ -6,7 +6,8 @@ with LATERAL subqueries that have a LIMIT, which the planner cannot turn into a 
 
 from typing import Final
 
-# The lanes that have ready jobs, by a loose index scan, and how many jobs of each may be read.
+# The lanes that have ready jobs, by a loose index scan, and how many jobs of each may be read: a round number, because
+# people read it if a lane has more.
 LANES: Final = """WITH RECURSIVE lane AS (
     (
         SELECT queue_name, priority, 1 AS place FROM pgqueue_job
@@ -37,9 +38,13 @@ LANES: Final = """WITH RECURSIVE lane AS (
     WHERE lane.place < %(lanes_limit)s
 ),
 bound AS MATERIALIZED (
-    SELECT least(%(limit)s, greatest(%(due_total)s / greatest(count(*), 1), 100)) AS due,
-           least(%(limit)s, greatest(%(later_total)s / greatest(count(*), 1), 100)) AS later
-    FROM lane
+    SELECT trunc(share.due, 1 - length(share.due::text))::bigint AS due,
+           trunc(share.later, 1 - length(share.later::text))::bigint AS later
+    FROM (
+        SELECT least(%(limit)s, greatest(%(due_total)s / greatest(count(*), 1), 100))::numeric AS due,
+               least(%(limit)s, greatest(%(later_total)s / greatest(count(*), 1), 100))::numeric AS later
+        FROM lane
+    ) AS share
 )"""
 
 # The due jobs of a lane.
@@ -48,7 +53,7 @@ DUE: Final = """        FROM pgqueue_job
           AND queue_name = lane.queue_name AND priority = lane.priority
           AND run_after <= statement_timestamp() + %(time_shift)s::interval
         ORDER BY run_after
-        LIMIT (SELECT due + 1 FROM bound)
+        LIMIT (SELECT due FROM bound)
     ) AS first"""
 
 # The later jobs of a lane.
@@ -57,7 +62,7 @@ LATER: Final = """        FROM pgqueue_job
           AND queue_name = lane.queue_name AND priority = lane.priority
           AND run_after > statement_timestamp() + %(time_shift)s::interval
         ORDER BY run_after
-        LIMIT (SELECT later + 1 FROM bound)
+        LIMIT (SELECT later FROM bound)
     ) AS first"""
 
 # Count the due jobs and the later jobs of each lane, up to a limit for each lane. Later jobs that workers have released
@@ -69,8 +74,8 @@ LATER: Final = """        FROM pgqueue_job
 READY_BY_LANE: Final = """/* pgqueue:ready_by_lane */
 """ + LANES + """
 SELECT lane.queue_name, lane.priority, NULL,
-       due.count, due.count > bound.due, due.oldest_seconds,
-       later.count - later.retrying - later.unknown, later.retrying, later.unknown, later.count > bound.later
+       due.count, due.count >= bound.due, due.oldest_seconds,
+       later.count - later.retrying - later.unknown, later.retrying, later.unknown, later.count >= bound.later
 FROM lane
 CROSS JOIN bound
 CROSS JOIN LATERAL (
@@ -96,10 +101,10 @@ CROSS JOIN LATERAL (
 READY_BY_TASK: Final = """/* pgqueue:ready_by_task */
 """ + LANES + """
 SELECT lane.queue_name, lane.priority, ready.task_name,
-       sum(ready.due), sum(sum(ready.due)) OVER in_lane > min(bound.due),
+       sum(ready.due), sum(sum(ready.due)) OVER in_lane >= min(bound.due),
        date_part('epoch', statement_timestamp() + %(time_shift)s::interval - min(ready.run_after)),
        sum(ready.scheduled), sum(ready.retrying), sum(ready.unknown),
-       sum(sum(ready.scheduled + ready.retrying + ready.unknown)) OVER in_lane > min(bound.later)
+       sum(sum(ready.scheduled + ready.retrying + ready.unknown)) OVER in_lane >= min(bound.later)
 FROM lane
 CROSS JOIN bound
 CROSS JOIN LATERAL (
@@ -135,7 +140,7 @@ WITH running AS MATERIALIZED (
     FROM pgqueue_job
     WHERE state = 'running' AND worker_id IS NOT NULL
     ORDER BY worker_id, execution_id
-    LIMIT %(limit)s + 1
+    LIMIT %(limit)s
 ),
 numbered AS (
     SELECT running.queue_name, running.task_name, running.worker_id,
@@ -186,7 +191,7 @@ WITH newest AS MATERIALIZED (
     FROM pgqueue_job
     WHERE state = 'dead' AND finished_at IS NOT NULL
     ORDER BY finished_at DESC
-    LIMIT %(limit)s + 1
+    LIMIT %(limit)s
 )
 SELECT queue_name, task_name, count(*) FROM newest GROUP BY queue_name, task_name
 """
@@ -202,23 +207,22 @@ FROM (
     WHERE state = 'dead'
       AND finished_at >= statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(seconds)s::float8)
     ORDER BY finished_at DESC
-    LIMIT %(limit)s + 1
+    LIMIT %(limit)s
 ) AS newest
 """
 
-# Count the newest jobs by queue and task, and return how many seconds they span.
+# Count the newest jobs by queue and task, and return the lowest and the highest id of all of them.
 #
 # Index: the primary key, and the row of each entry
 NEWEST_ENQUEUED: Final = """/* pgqueue:newest_enqueued */
 WITH newest AS MATERIALIZED (
-    SELECT queue_name, task_name, enqueued_at
+    SELECT queue_name, task_name, id
     FROM pgqueue_job
     WHERE id >= %(first_id)s
     ORDER BY id DESC
     LIMIT %(limit)s
 )
-SELECT queue_name, task_name, count(*), sum(count(*)) OVER (),
-       date_part('epoch', statement_timestamp() + %(time_shift)s::interval - min(min(enqueued_at)) OVER ())
+SELECT queue_name, task_name, count(*), min(min(id)) OVER (), max(max(id)) OVER ()
 FROM newest
 GROUP BY queue_name, task_name
 """
@@ -264,7 +268,7 @@ FROM (
       AND (run_after, id) < (%(run_after)s::timestamptz, %(job_id)s)
       AND task_name <> ALL (%(paused_task_names)s::varchar[])
     ORDER BY run_after, id
-    LIMIT %(limit)s + 1
+    LIMIT %(limit)s
 ) AS ahead
 """
 

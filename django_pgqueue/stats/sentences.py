@@ -30,6 +30,8 @@ def jobs_ahead(ahead: Count, *, of_key: bool) -> str:
     where = " of its limit key" if of_key else ""
     if ahead == Count(1):
         return f"1 due job{where} is claimed before it"
+    if not ahead.value:
+        return f"an unknown number of due jobs{where} is claimed before it"
     return f"{ahead} due jobs{where} are claimed before it"
 
 

@@ -20,6 +20,7 @@ from django_pgqueue import control
 from django_pgqueue.db import statements
 from django_pgqueue.lifecycle import rollups
 from django_pgqueue.models import Execution, Worker
+from django_pgqueue.stats import depths
 from django_pgqueue.worker.completion.attempt_counter import Tally
 from tests import helpers
 
@@ -54,7 +55,7 @@ def add_worker(version: str = "1", queues: str = "", minutes: float = 0.0) -> Wo
 
 def tiles_of(client: Client, url: str = PAGE) -> dict[str, str]:
     text = client.get(url).content.decode()
-    found = re.findall(r"<dt>([^<]+)</dt><dd>(.*?)</dd>", text)
+    found = re.findall(r"<dt>([^<]+)</dt><dd[^>]*>(.*?)</dd>", text)
     return {label: re.sub(r"<[^>]+>", "", value).strip() for label, value in found}
 
 
@@ -101,6 +102,18 @@ def test_tiles_count_held_and_unknown_jobs_apart(operator: Client, make_job: Job
     assert re.search(r'<dt>held</dt><dd><a href="[^"]*/limits/', text)
     assert re.search(r'<dt>unknown</dt><dd[^>]*><a href="[^"]*/tasks/', text)
     assert "No live worker serves “default”" in text, "the held job is due"
+
+
+def test_tiles_of_figures_that_are_not_exact_say_so(
+    operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        make_job(run_after=PAST)
+    for name in ("COUNT_LIMIT", "ENQUEUED_LIMIT"):
+        monkeypatch.setattr(depths, name, 2)
+    tiles = tiles_of(operator)
+    assert tiles["due"] == "2+" and tiles["finished per min"] == "0 ≈ 3 enqueued"
+    assert '<dt>due</dt><dd title="Counting stopped here: there can be more.">' in text_of(operator)
 
 
 def test_tile_of_running_jobs_names_those_that_wait_for_a_slot(operator: Client, make_job: JobMaker) -> None:

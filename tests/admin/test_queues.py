@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from io import StringIO
+from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -17,7 +19,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_pgqueue import control
+from django_pgqueue.lifecycle import rollups
 from django_pgqueue.models import AuditEntry, Execution, Job, Pause, Worker
+from django_pgqueue.stats import depths
+from django_pgqueue.worker.completion.attempt_counter import Tally
 from tests.admin.test_databases import browser as browser
 from tests.admin.test_databases import second as second
 
@@ -26,6 +31,7 @@ from .conftest import JobMaker
 PAGE, DOCUMENT = "/admin/pgqueue/job/queues/", "/admin/pgqueue/job/queues.json"
 PAUSE, RESUME = f"{PAGE}pause/", f"{PAGE}resume/"
 PAST = datetime(2026, 1, 1, tzinfo=UTC)
+NAMES = {"queue_name": "mail", "task_name": "app.add", "exception_class": ""}
 
 
 def text_of(client: Client, url: str = PAGE) -> str:
@@ -91,6 +97,24 @@ def test_columns_of_held_and_unknown_jobs_are_shown_if_there_are_any(operator: C
     assert "state=ready" in row_of(text, "images").partition('data-label="unknown"')[2].partition("</td>")[0]
     lanes = text_of(operator, f"{PAGE.removesuffix('queues/')}queue/?queue=mail").partition("by priority")[2]
     assert '<th scope="col">Held</th>' in lanes and "<td>2</td>" in lanes and "Unknown" not in lanes
+
+
+def test_figures_that_are_not_exact_say_so(operator: Client, make_job: JobMaker, monkeypatch: Any) -> None:
+    for _ in range(3):
+        make_job(queue_name="mail", run_after=PAST)
+    for name in ("COUNT_LIMIT", "ENQUEUED_LIMIT"):
+        monkeypatch.setattr(depths, name, 2)
+    rollups.append_rollups(connection, [{**NAMES, **Tally(Counter(succeeded=9)).columns()}], 60)
+    text = text_of(operator)
+    cells = cells_of(text, "mail")
+    assert (cells["due"], cells["dead"]) == ("2+", "0")
+    assert cells["in / out per minute"] == "≈ 3 / 9" and re.match("&gt; ≈ .* s", cells["empties in"])
+    assert re.search('<td data-label="due" title="Counting stopped here: there can be more."', text)
+    for _ in range(2):
+        make_job("dead", queue_name="images")
+    text = text_of(operator)
+    assert cells_of(text, "mail")["dead"] == "–"
+    assert re.search('<td data-label="dead"[^>]* title="Not known: counting stopped', row_of(text, "mail"))
 
 
 def test_prefetched_jobs_stand_below_the_running_ones(operator: Client, make_job: JobMaker) -> None:

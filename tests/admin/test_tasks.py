@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from django_pgqueue import control, stats
 from django_pgqueue.models import Pause
+from django_pgqueue.stats import depths
 from django_pgqueue.stats.figures import AttemptCounts, Durations, TaskThroughput
 from django_pgqueue.tasks import registry
 from tests.admin.conftest import JobMaker
@@ -55,6 +56,13 @@ def test_page_counts_held_and_unknown_jobs_apart(operator, make_job):
     row = row_of(text_of(operator), NAME)
     assert "1 held by their limit" in row and "1 unknown to workers" in row
     assert "1 due" not in row and "1 scheduled" not in row
+
+
+def test_number_of_jobs_that_is_not_known_is_a_dash(operator, make_job, monkeypatch):
+    monkeypatch.setattr(depths, "COUNT_LIMIT", 1)
+    make_job("dead", task_name="other")
+    row = row_of(text_of(operator), NAME)
+    assert 'title="Not known: counting stopped' in row and "– dead" in row and "due" not in row.partition("Jobs")[2]
 
 
 def test_page_lists_names_without_code_apart(operator, make_job):

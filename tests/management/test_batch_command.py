@@ -9,6 +9,7 @@ import pytest
 from django.core.management import call_command
 
 from django_pgqueue import Batch
+from django_pgqueue.management.subcommands import batch_command
 from django_pgqueue.management.subcommands.subcommand import NotFound, UsageError
 from django_pgqueue.models import Job
 from django_pgqueue.models.batch_states import CONDITIONS
@@ -87,6 +88,16 @@ def test_batch_list_prints_states_and_figures(batches, capsys):
     assert "1 ready" in by_id[batches["running"]] and by_id[batches["running"]].endswith(" " + "x" * 200)
     assert "2 succeeded" in by_id[batches["succeeded"]]
     assert "4 batches." in capsys.readouterr().err
+
+
+def test_batch_list_says_whether_its_numbers_are_exact(batches, monkeypatch):
+    def exact():
+        return {each["batch_id"]: each["is_exact"] for each in json.loads(run("list", "--json"))["batches"]}
+
+    assert set(exact().values()) == {True}
+    monkeypatch.setattr(batch_command, "COUNTED", 2)
+    assert exact() == {batch_id: batch_id != batches["succeeded"] for batch_id in batches.values()}
+    assert "2+ succeeded" in run("list")
 
 
 def test_batch_list_stops_at_the_limit(batches, capsys):

@@ -18,6 +18,7 @@ from django_pgqueue.lifecycle import claims, workers
 from django_pgqueue.management.subcommands import top_command
 from django_pgqueue.management.subcommands.subcommand import ExitCode
 from django_pgqueue.models import Job
+from django_pgqueue.stats import depths
 from tests import helpers
 from tests.documents import plain, table
 from tests.management.conftest import Terminal, die
@@ -90,6 +91,23 @@ def test_status_and_lists_count_held_and_unknown_jobs_apart(pgqueue, db):
     assert (depths[helpers.NOOP]["held"]["value"], depths[helpers.NOOP]["unknown"]["value"]) == (1, 1)
     heading = pgqueue("tasks").out.splitlines()[0].split()
     assert heading[:6] == ["task", "queue", "due", "held", "unknown", "running"]
+
+
+def test_figures_that_are_not_exact_say_so(pgqueue, db, monkeypatch):
+    assert "dash" not in pgqueue("queues").err
+    for name in ("COUNT_LIMIT", "ENQUEUED_LIMIT"):
+        monkeypatch.setattr(depths, name, 2)
+    die()
+    die()
+    helpers.make_jobs(connection, 3, queue_name="mail")
+    found = pgqueue("status").out
+    assert "due         2+, the oldest for " in found and "dead        2+, 2 of them in 24 h" in found
+    assert "per minute  ≈5 in" in found
+    document = pgqueue("status", "--json").document
+    assert (document["enqueued_per_minute"], document["enqueued_is_estimate"]) == (5.0, True)
+    for command in ("queues", "tasks"):
+        listed = pgqueue(command)
+        assert "–" in listed.out and "A dash: counting stopped before it found such a job" in listed.err
 
 
 def test_status_counts_prefetched_jobs_apart_from_running_ones(pgqueue, db):

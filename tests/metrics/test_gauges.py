@@ -15,7 +15,7 @@ from django_pgqueue.lifecycle import pauses
 from django_pgqueue.metrics import collect, gauges, metrics_view, render, view
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import depths
-from django_pgqueue.stats.limits import figures as limit_figures
+from django_pgqueue.stats.limits import bounds
 from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.stats.conftest import add_worker as add_worker
@@ -70,6 +70,14 @@ def test_gauges_count_held_and_unknown_jobs_apart(connection):
     assert states == {"held": 2, "unknown": 3}
     assert found["pgqueue_oldest_due_seconds"]["default",] == 0
     assert set(found["pgqueue_jobs_capped"].values()) == {0}
+
+
+def test_gauge_says_whether_the_rate_of_new_jobs_is_an_estimate(connection, mail, monkeypatch):
+    assert set(readings()["pgqueue_enqueued_estimated"].values()) == {0}
+    monkeypatch.setattr(depths, "ENQUEUED_LIMIT", 2)
+    found = readings()
+    assert found["pgqueue_enqueued_estimated"]["mail",] == 1
+    assert found["pgqueue_enqueued_per_minute"]["mail",] == 4
 
 
 def test_gauges_count_prefetched_jobs_apart_from_running_ones(connection, add_worker):
@@ -163,7 +171,7 @@ def test_gauges_show_running_weights_and_held_keys(connection, monkeypatch):
 def test_gauges_of_limits_beyond_a_bound_are_summed_up(connection, monkeypatch):
     monkeypatch.setattr(registry, "_limits", LIMITS)
     monkeypatch.setattr(gauges, "LIMITS_LIMIT", 1)
-    monkeypatch.setattr(limit_figures, "JOBS_LIMIT", 2)
+    monkeypatch.setattr(bounds, "JOBS_LIMIT", 2)
     add_limited("imports:1", 5)
     add_limited("exports:1")
     found = of_limits()

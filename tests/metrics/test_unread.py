@@ -1,6 +1,7 @@
 """Test that a figure which a value in a row makes unreadable fails alone, and that each output says so."""
 
 import io
+import re
 
 import pytest
 from django.contrib.auth.models import User
@@ -40,6 +41,13 @@ ABSENT = {
     "dead_24h": "pgqueue_dead_last_day",
     "suspended": "pgqueue_jobs_suspended",
 }
+NUMBERS = {
+    "enqueued": ("enqueued_per_minute",),
+    "finished": ("finished_per_minute",),
+    "workers": ("workers", "slots_busy", "slots_total"),
+    "running": ("slots_busy",),
+}
+"""The numbers of a figure that is no count of jobs."""
 STATES = {"ready": "due", "running": "lost", "waiting": "waiting", "dead": "dead"}
 ALONE = {
     "schedules": (gauges, "LATEST_SCHEDULE", "pgqueue_schedules_late_seconds"),
@@ -66,8 +74,25 @@ def test_overview_unreadable_figure_is_named_others_are_read(
     found = stats.overview()
     assert list(found.unread) == [figure]
     assert "out of range" in found.unread[figure]
-    assert (found.due.value, found.workers) == (3 * (figure != "ready"), int(figure != "workers"))
+    assert (found.due.value, found.workers) == (3 * (figure != "ready"), None if figure == "workers" else 1)
     assert found.unserved_queues == ()
+
+
+@pytest.mark.promise("figures-fail-alone")
+@pytest.mark.parametrize("figure", FIGURES)
+def test_overview_unreadable_figure_is_not_0(connection, add_worker, monkeypatch, figure):
+    """Its counts are not exact, and its other numbers are None, in each queue too."""
+    add_worker()
+    helpers.make_jobs(connection, 1)
+    monkeypatch.setattr(*FIGURES[figure], OVERFLOW)
+    overview = stats.overview()
+    states = {state for state in gauges.STATES if gauges.FIGURE_OF_STATE.get(state, state) == figure}
+    for found in (overview, *overview.queues):
+        assert {state for state in gauges.STATES if str(getattr(found, state)) == "–"} == states
+        numbers = ("enqueued_per_minute", "finished_per_minute", "workers", "slots_busy", "slots_total")
+        assert {name for name in numbers if getattr(found, name) is None} == set(NUMBERS.get(figure, ()))
+    assert (str(overview.dead_24h) == "–") == (figure == "dead_24h")
+    assert (str(overview.suspended) == "–") == (figure == "suspended")
 
 
 @pytest.mark.promise("figures-fail-alone")
@@ -114,6 +139,25 @@ def test_status_unreadable_figure_is_named(connection, monkeypatch):
     assert "not read    suspended: bigint out of range" in out.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("figure", "line"),
+    [
+        ("ready", "due         –\nlater       – scheduled, – retrying\n"),
+        ("running", "running     –, and – lost\n"),
+        ("dead_24h", "dead        0, – of them in 24 h\n"),
+        ("enqueued", "per minute  – in, 0 out\n"),
+        ("finished", "per minute  1 in, – out\n"),
+        ("workers", "workers     –, – of – slots busy\n"),
+    ],
+)
+def test_status_unreadable_figure_is_a_dash(connection, monkeypatch, figure, line):
+    helpers.make_jobs(connection, 1)
+    monkeypatch.setattr(*FIGURES[figure], OVERFLOW)
+    out = io.StringIO()
+    call_command("pgqueue", "status", stdout=out)
+    assert line in out.getvalue()
+
+
 def test_command_row_that_cannot_be_read_is_a_command_error(connection, monkeypatch):
     monkeypatch.setattr(*FIGURES["dead"], OVERFLOW)
     with pytest.raises(CommandError, match="The values of a row cannot be read: bigint out of range"):
@@ -147,6 +191,40 @@ def test_overview_page_unreadable_history_is_named(client, connection, monkeypat
     text = client.get("/admin/pgqueue/job/overview/").content.decode()
     assert "cannot be read because of a value in a row: ZeroDivisionError" in text
     assert "pgqueue-table" in text
+
+
+@pytest.mark.parametrize(
+    ("figure", "tiles", "cells"),
+    [
+        ("ready", {"due", "oldest due", "scheduled", "retrying"}, {"due", "scheduled", "retrying", "paused"}),
+        ("running", {"running"}, {"running", "lost"}),
+        ("dead", set(), {"dead"}),
+        ("dead_24h", {"dead in 24 h"}, set()),
+        ("finished", {"finished per min"}, set()),
+        ("workers", {"workers"}, set()),
+    ],
+)
+def test_page_unreadable_figure_is_a_dash(client, connection, monkeypatch, figure, tiles, cells):
+    """No number stands below the banner of its figure, and no warning follows from it."""
+    helpers.make_jobs(connection, 3)
+    monkeypatch.setattr(*FIGURES[figure], OVERFLOW)
+    text = client.get("/admin/pgqueue/job/overview/").content.decode()
+    shown = dict(re.findall(r"<dt>([^<]+)</dt><dd[^>]*>(?:<a[^>]*>)?([^<]*)", text))
+    expected = tiles | ({"oldest due"} if figure == "ready" else set())
+    assert {label for label, value in shown.items() if value.strip() == "–"} == expected
+    row = re.findall(r'<td data-label="([^"]+)"[^>]*>(?:<a[^>]*>)?([^<]*)', text)
+    assert {label for label, value in row if value.strip() == "–"} == cells
+    assert ("– / –" in text) == (figure == "workers")
+    assert ("No live worker serves" in text) == (figure not in {"workers", "ready"})
+    assert ("no worker</span>" in text) == (figure not in {"workers", "ready"})
+    assert "is off: there are no rates" not in text and "Nothing yet" not in text
+
+
+def test_page_of_a_queue_with_unreadable_jobs_says_so(client, connection, monkeypatch):
+    helpers.make_jobs(connection, 3)
+    monkeypatch.setattr(*FIGURES["ready"], OVERFLOW)
+    text = client.get("/admin/pgqueue/job/queue/?queue=default").content.decode()
+    assert "The waiting jobs cannot be read." in text and "No job is waiting." not in text
     assert activity.stats is stats
 
 

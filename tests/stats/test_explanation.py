@@ -11,6 +11,7 @@ from django_pgqueue.lifecycle.types import Cancelled, Lane, Released
 from django_pgqueue.models import Job
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, Reason
+from django_pgqueue.stats.limits import ready
 from tests import helpers
 from tests.documents import plain, table
 from tests.stats.limited_jobs import add
@@ -227,6 +228,15 @@ def test_why_counts_the_jobs_that_are_claimed_before(connection, add_worker):
     helpers.make_jobs(connection, 9, queue_name="held", priority=1)
     pauses.pause(connection, Pausable.QUEUE, "held")
     assert_why(job_id, Reason.IN_LINE, "5 due jobs are claimed before it", ahead=Count(5))
+
+
+def test_why_does_not_know_how_many_come_first_in_a_cut_lane(connection, add_worker, monkeypatch):
+    """The jobs that were counted are held. Others can stand behind them."""
+    add_worker()
+    job_id = helpers.make_job(connection)
+    add("nobody", 3, priority=1)
+    monkeypatch.setattr(ready, "ROWS_LIMIT", 2)
+    assert_why(job_id, Reason.IN_LINE, "an unknown number of due jobs is claimed before it", ahead=Count(0, False))
 
 
 def test_why_does_not_count_held_jobs_of_other_lanes(connection, add_worker):

@@ -17,8 +17,8 @@ from django_pgqueue.lifecycle import completions, limit_overrides, limits, pause
 from django_pgqueue.lifecycle.types import Cursor
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, LimitWaitReason
+from django_pgqueue.stats.limits import bounds
 from django_pgqueue.stats.limits import figures as limit_figures
-from django_pgqueue.stats.limits import key_figures
 from django_pgqueue.stats.limits import key_ranges as limit_ranges
 from django_pgqueue.tasks import registry
 from tests import helpers
@@ -99,7 +99,7 @@ def test_limits_count_held_keys():
 @pytest.mark.parametrize(
     ("module", "constant", "inexact"),
     [
-        (limit_figures, "JOBS_LIMIT", {"due", "later"}),
+        (bounds, "JOBS_LIMIT", {"due", "later"}),
         (limit_figures, "KEYS_TOTAL", {"keys"}),
         (limit_figures, "RUNNING_LIMIT", {"running"}),
         (limit_figures, "RANGES_TOTAL", {"due", "later", "keys"}),
@@ -114,6 +114,24 @@ def test_limits_beyond_a_bound_are_not_exact(monkeypatch, module, constant, inex
     found = figures("two")
     counts = ("running", "due", "later", "keys", "held_keys")
     assert {name for name in counts if not getattr(found, name).is_exact} == inexact
+
+
+@pytest.mark.parametrize("limit", [4, 5, 10])
+def test_limit_and_its_only_key_have_the_same_numbers(monkeypatch, limit):
+    """The number is the bound itself, and no more."""
+    add("heavy", 3)
+    add("heavy", 2, delay=60.0)
+    monkeypatch.setattr(bounds, "JOBS_LIMIT", limit)
+    found, key = figures("heavy"), stats.limit_key("heavy")
+    assert (found.due, found.later) == (key.due, key.later)
+    assert key.waiting == Count(min(limit, 5), is_exact=limit > 5)
+    [listed] = stats.limit_keys("heavy").keys
+    assert (listed.due, listed.later) == (key.due, key.later)
+
+
+@pytest.mark.parametrize(("parts", "share"), [(1, 100_000), (7, 10_000), (13, 7_000), (0, 100_000), (10**9, 2)])
+def test_shares_of_a_bound_are_round(parts, share):
+    assert bounds.share_of(100_000, parts) == share
 
 
 # ------------------------------------------------------------------ keys of a limit
@@ -182,7 +200,7 @@ def test_key_counts_its_jobs_in_all_lanes(monkeypatch):
     key = stats.limit_key("two:a")
     assert (key.name, key.due, key.later, key.waiting) == ("two", Count(2), Count(3), Count(5))
     assert key.oldest_due_seconds == pytest.approx(60, abs=10)
-    monkeypatch.setattr(key_figures, "JOBS_LIMIT", 2)
+    monkeypatch.setattr(bounds, "JOBS_LIMIT", 2)
     assert not stats.limit_key("two:a").waiting.is_exact
 
 

@@ -5,7 +5,7 @@ import pytest
 from django_pgqueue import stats
 from django_pgqueue.lifecycle import chunks, completions, pauses
 from django_pgqueue.states import Pausable
-from django_pgqueue.stats import Count, depths
+from django_pgqueue.stats import Count, depths, fleet, overall
 from tests import helpers
 
 SLOW, FAST = "tests.app.tasks.slow", helpers.NOOP
@@ -197,8 +197,51 @@ def test_counts_beyond_limit_are_lower_bounds(connection, jobs, monkeypatch):
     assert queue_named("reports").due == Count(1)
 
 
+@pytest.mark.promise("stats-lower-bounds")
+def test_counts_beyond_a_limit_are_the_limit(connection, add_worker, monkeypatch):
+    """None of them is one more, whichever statement counts, also as the sum of queues or tasks."""
+    worker_id = add_worker(concurrency=9)
+    for queue in ("a", "b"):
+        helpers.make_jobs(connection, 3, queue_name=queue)
+        claim(connection, queue, worker_id, free_slots=3)
+        helpers.make_jobs(connection, 3, queue_name=queue)
+        for job in claim(connection, queue, worker_id, free_slots=3):
+            completions.fail(connection, helpers.failed(job.key, None))
+        helpers.make_nodes(connection, 3, needs=[helpers.make_job(connection, queue_name="c", delay_seconds=60.0)])
+    helpers.make_jobs(connection, 6, queue_name="d", delay_seconds=60.0)
+    helpers.make_jobs(connection, 6, queue_name="e")
+    monkeypatch.setattr(depths, "COUNT_LIMIT", 4)
+    monkeypatch.setattr(depths, "OPEN_LIMIT", 4)
+    monkeypatch.setattr(fleet, "OPEN_LIMIT", 4)
+    monkeypatch.setattr(overall, "COUNT_LIMIT", 4)
+    found, limited = stats.overview(), Count(4, is_exact=False)
+    assert (found.running, found.dead, found.dead_24h, found.waiting) == (limited, limited, limited, limited)
+    assert (queue_named("d").scheduled, queue_named("e").due) == (limited, limited)
+    for state in ("running", "dead", "waiting", "due"):
+        assert sum((getattr(task, state) for task in stats.tasks()), start=Count()) == limited, state
+
+
+def test_count_of_lanes_that_share_a_bound_is_round(connection, monkeypatch):
+    for queue in "abc":
+        helpers.make_jobs(connection, 700, queue_name=queue)
+    monkeypatch.setattr(depths, "DUE_TOTAL", 1999)
+    assert [queue_named(queue).due for queue in "abc"] == [Count(600, is_exact=False)] * 3
+
+
+def test_cut_lane_leaves_both_kinds_of_its_jobs_open(connection, monkeypatch):
+    """All jobs that were counted are of the paused task. Others can stand behind them."""
+    helpers.make_jobs(connection, 4, queue_name="mail")
+    helpers.make_jobs(connection, 1, queue_name="mail", task_name=SLOW)
+    pauses.pause(connection, Pausable.TASK, FAST)
+    monkeypatch.setattr(depths, "COUNT_LIMIT", 3)
+    mail = queue_named("mail")
+    assert (mail.paused, mail.due) == (Count(3, is_exact=False), Count(0, is_exact=False))
+
+
 def test_count_adds_and_prints_thousands():
     assert str(Count(12_345)) == "12,345"
+    assert (str(Count(10_000, is_exact=False)), str(Count(0, is_exact=False))) == ("10,000+", "–")
+    assert (Count.up_to(9, 10), Count.up_to(10, 10)) == (Count(9), Count(10, is_exact=False))
     assert Count(1) + Count(2) == Count(3)
     assert Count(1) + Count(2, is_exact=False) == Count(3, is_exact=False)
 
@@ -222,10 +265,31 @@ def test_worker_of_some_queues_serves_only_these(add_worker):
 def test_rates_are_those_of_the_last_minute(connection, jobs, monkeypatch):
     assert queue_named("mail").enqueued_per_minute == 12
     run(connection, "UPDATE pgqueue_job SET enqueued_at = enqueued_at - interval '30 s'")
-    monkeypatch.setattr(depths, "ENQUEUED_LIMIT", 6)  # 6 jobs in 30 s: 12 in a minute, 2 of these in `reports`
-    assert queue_named("mail").enqueued_per_minute == pytest.approx(10, rel=0.05)
+    assert queue_named("mail").enqueued_per_minute == 12
+    assert not queue_named("mail").enqueued_is_estimate
     run(connection, "UPDATE pgqueue_job SET enqueued_at = enqueued_at - interval '90 s'")
     assert queue_named("mail").enqueued_per_minute == 0
+
+
+@pytest.mark.parametrize("seconds", [0, 2, 50])
+def test_rate_of_more_jobs_than_are_counted_is_an_estimate(connection, jobs, monkeypatch, seconds):
+    """The newest 6 of 13 jobs stand for the others, whenever in the minute these came. One of the 6 is in `reports`."""
+    monkeypatch.setattr(depths, "ENQUEUED_LIMIT", 6)
+    run(
+        connection,
+        "UPDATE pgqueue_job SET enqueued_at = enqueued_at - make_interval(secs => %s) "
+        "WHERE id < (SELECT id FROM pgqueue_job ORDER BY id DESC OFFSET 5 LIMIT 1)",
+        seconds,
+    )
+    for figures, number in (
+        (queue_named("mail"), 13 * 5 / 6),
+        (queue_named("reports"), 13 / 6),
+        (stats.overview(), 13),
+    ):
+        assert figures.enqueued_is_estimate
+        assert figures.enqueued_per_minute == pytest.approx(number, rel=0.01)
+    monkeypatch.setattr(depths, "ENQUEUED_LIMIT", 14)
+    assert (queue_named("mail").enqueued_per_minute, queue_named("mail").enqueued_is_estimate) == (12, False)
 
 
 def test_overview_adds_the_queues_up(connection, jobs):

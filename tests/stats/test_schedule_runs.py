@@ -35,13 +35,13 @@ def run(state: str) -> PastRun:
         ("running ready waiting dead cancelled skipped dead succeeded", "2"),
         ("dead removed dead", "1+"),
         ("dead succeeded removed", "1"),
-        ("removed dead", "0+"),
+        ("removed dead", "–"),
         ("dead " * 10, "10"),
         ("dead " * 10 + "succeeded", "10"),
         ("dead " * 10 + "removed", "10+"),
         ("dead " * 11, "10+"),
         ("dead " * 9 + "running skipped", "9+"),
-        ("skipped " * 11, "0+"),
+        ("skipped " * 11, "–"),
     ],
 )
 def test_failed_in_a_row_counts_dead_jobs_up_to_a_success(states: str, count: str) -> None:

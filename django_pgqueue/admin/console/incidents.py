@@ -31,7 +31,7 @@ from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.display import shown_arguments
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.models import Execution, Job
-from django_pgqueue.stats import Incident, Incidents
+from django_pgqueue.stats import Count, Incident, Incidents
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.redaction import BY_POSITION
 
@@ -87,7 +87,8 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     chosen = request.GET.get("since") or (DEFAULT_SPAN if not request.GET.get("until") else EVERY)
     until = time_of(request.GET.get("until"))
     found = stats.incidents(instant_of(chosen, datetime.now(UTC)), until, alias)
-    groups = [_row(request, group, chosen) for group in found.groups[:GROUPS_SHOWN]]
+    is_complete = found.complete_since is None
+    groups = [_row(request, group, chosen, is_complete=is_complete) for group in found.groups[:GROUPS_SHOWN]]
     opened = _opened(request, found)
     return {
         "spans": _spans(request, chosen),
@@ -96,9 +97,9 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "zone": timezone.get_current_timezone_name(),
         "groups": groups,
         "hidden_groups": len(found.groups) - len(groups),
-        "jobs": f"{found.jobs:,}",
+        "jobs": str(Count(found.jobs, is_complete)),
         "scope": full_date(found.complete_since) if found.complete_since else "",
-        "detail": None if opened is None else _detail(request, alias, opened, chosen),
+        "detail": None if opened is None else _detail(request, alias, opened, chosen, is_complete=is_complete),
         "may_view": private.may_view(request),
         "hidden_note": private.LIST_NOTE,
     }
@@ -112,7 +113,7 @@ def _spans(request: HttpRequest, chosen: str) -> list[dict[str, Any]]:
     ]
 
 
-def _row(request: HttpRequest, group: Incident, chosen: str) -> dict[str, Any]:
+def _row(request: HttpRequest, group: Incident, chosen: str, *, is_complete: bool) -> dict[str, Any]:
     """Return a group as the template shows it. Its links name exactly these jobs."""
     error = group.exception_class or NO_CLASS
     bounds = {"since": group.first_at.isoformat(), "until": as_parameter(group.last_at)}
@@ -121,7 +122,7 @@ def _row(request: HttpRequest, group: Incident, chosen: str) -> dict[str, Any]:
         "group": group,
         "task": breakable(group.task_name),
         "error": breakable(shortened(group.exception_class)) if group.exception_class else LOST,
-        "jobs": f"{group.jobs:,}",
+        "jobs": str(Count(group.jobs, is_complete)),
         "first": moment(group.first_at),
         "last": moment(group.last_at),
         "sparkline": sparkline(group.failures),
@@ -148,7 +149,7 @@ def _opened(request: HttpRequest, found: Incidents) -> Incident | None:
     return next((group for group in found.groups if (group.task_name, group.exception_class) == wanted), None)
 
 
-def _detail(request: HttpRequest, alias: str, group: Incident, chosen: str) -> dict[str, Any]:
+def _detail(request: HttpRequest, alias: str, group: Incident, chosen: str, *, is_complete: bool) -> dict[str, Any]:
     """Return one group: the error of its latest job, and the arguments of its latest jobs."""
     latest = group.sample_ids[0]
     may_view = private.may_view(request)
@@ -157,7 +158,7 @@ def _detail(request: HttpRequest, alias: str, group: Incident, chosen: str) -> d
     execution = executions.annotate(**cut).values(*cut).first() if may_view else None
     error, traceback = (execution["short_error"], execution["end"]) if execution else ("", "")
     return {
-        "group": _row(request, group, chosen),
+        "group": _row(request, group, chosen, is_complete=is_complete),
         "job": f"#{latest}",
         "job_url": page_url(request, "job_change", latest),
         "error": visible(error),

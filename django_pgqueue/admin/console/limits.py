@@ -19,7 +19,7 @@ from django_pgqueue import stats
 from django_pgqueue.admin import private, shown
 from django_pgqueue.admin.buttons import button_context
 from django_pgqueue.admin.charts import seconds_text
-from django_pgqueue.admin.formatting import breakable, shortened
+from django_pgqueue.admin.formatting import breakable, count_note, shortened
 from django_pgqueue.admin.job.blocked_keys import DEAD_SEARCHED, blocked_keys, blockers
 from django_pgqueue.admin.limits.controls import changed_keys, controls_of
 from django_pgqueue.admin.limits.words import limit_lines, next_start_text, wait_text
@@ -119,8 +119,8 @@ def _limit_row(
             _running(request, name, figures.running, figures.running_weight),
             _jobs(request, name, gettext_lazy("due"), figures.due),
             _jobs(request, name, gettext_lazy("later"), figures.later, word="ready"),
-            {"label": gettext_lazy("keys waiting"), "number": figures.keys},
-            {"label": gettext_lazy("held keys"), "number": figures.held_keys},
+            _number(gettext_lazy("keys waiting"), figures.keys),
+            _number(gettext_lazy("held keys"), figures.held_keys),
         ],
         "oldest": "" if oldest is None else seconds_text(oldest),
         # How many of its keys are blocked by dead jobs, are paused, and so on; "" if none is.
@@ -175,7 +175,11 @@ def _jobs(
     request: HttpRequest, limit_key: str, label: Promise | str, count: Count, *, word: str = "due"
 ) -> dict[str, Any]:
     """Return a number of jobs, with a link to them unless it is 0."""
-    return {"label": label, "number": count, "url": key_jobs_url(request, limit_key, word) if count.value else ""}
+    return {**_number(label, count), "url": key_jobs_url(request, limit_key, word) if count.value else ""}
+
+
+def _number(label: Promise | str, count: Count) -> dict[str, Any]:
+    return {"label": label, "number": count, "title": count_note(count)}
 
 
 LIMITS: Final = ConsolePage("limits", gettext_lazy("Limits"), _limits_context, document=_document)

@@ -17,18 +17,19 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
-from django_pgqueue.admin.charts import number_text, seconds_text
+from django_pgqueue.admin.charts import rate_text, seconds_text
 from django_pgqueue.admin.console import activity
-from django_pgqueue.admin.formatting import breakable, shortened
+from django_pgqueue.admin.formatting import breakable, count_note, shortened
 from django_pgqueue.admin.navigation import allowed_url, jobs_url
 from django_pgqueue.doctor import Finding, Level, examine
 from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.job_search import NO_CLASS
-from django_pgqueue.stats import Overview
+from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.stats import Count, Overview
 from django_pgqueue.stats.unread import Figures, read_each
 
 from .page import Banner, ConsolePage, unread_banners
-from .queues import prefetched_note, queue_rows
+from .queues import figure_text, prefetched_note, queue_rows, slots_text
 
 EXAMINED: Final = ("server", "migrations", "installation", "listening", "pinned_rows")
 """The ids of the doctor's checks that the overview runs. They take a few milliseconds: the page may be refreshed every
@@ -63,7 +64,7 @@ def of_overview(overview: Overview) -> list[Banner]:
     if overview.lost.value:
         text = _("%(count)s running jobs are lost: their lease is over, and no worker has rescued them yet.")
         found.append(Banner(Level.WARNING, text % {"count": overview.lost}))
-    if overview.finished_per_minute is None:
+    if not get_settings().STATS:
         text = _("PGQUEUE[“STATS”] is off: there are no rates, no charts and no failures.")
         found.append(Banner(Level.INFO, text))
     return found
@@ -79,10 +80,15 @@ class Tile(NamedTuple):
     """A figure, and a link to the list of what it counts."""
 
     label: Promise | str
-    value: str
+    value: Count | str
     url: str = ""
     note: str = ""
     is_bad: bool = False
+
+    @property
+    def title(self) -> Promise | str:
+        """Why the figure is not exact; "" if it is."""
+        return count_note(self.value)
 
 
 def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
@@ -105,7 +111,7 @@ def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, An
     past: dict[str, Any] = {}
     failures: Sequence[stats.FailureCount] = ()
     by_task: Sequence[stats.TaskThroughput] = ()
-    if overview.finished_per_minute is not None:
+    if get_settings().STATS:
         past = figures.read("activity", lambda: activity.activity_context(request, alias), {})
         since = datetime.now(UTC) - max(span.length, DAY)
         failures = figures.read("failures", lambda: stats.failures(since, database=alias), ())
@@ -134,42 +140,40 @@ def tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
     """Yield the figures of all queues together."""
     oldest = overview.oldest_due_seconds
     due = jobs_url(request, "due")
-    yield Tile(_("due"), str(overview.due), due)
+    yield Tile(_("due"), overview.due, due)
     yield Tile(_("oldest due"), "–" if oldest is None else seconds_text(oldest), due)
     if overview.held.value:
-        yield Tile(
-            _("held"), str(overview.held), allowed_url(request, "limits"), _("their limit admits none of them now")
-        )
+        yield Tile(_("held"), overview.held, allowed_url(request, "limits"), _("their limit admits none of them now"))
     if overview.paused.value:
-        yield Tile(_("paused"), str(overview.paused), jobs_url(request, "paused"))
-    yield Tile(_("scheduled"), str(overview.scheduled), jobs_url(request, "scheduled"))
-    yield Tile(_("retrying"), str(overview.retrying), jobs_url(request, "retrying"))
+        yield Tile(_("paused"), overview.paused, jobs_url(request, "paused"))
+    yield Tile(_("scheduled"), overview.scheduled, jobs_url(request, "scheduled"))
+    yield Tile(_("retrying"), overview.retrying, jobs_url(request, "retrying"))
     if overview.unknown.value:
         note = _("workers release them")
-        yield Tile(_("unknown"), str(overview.unknown), allowed_url(request, "tasks"), note, is_bad=True)
+        yield Tile(_("unknown"), overview.unknown, allowed_url(request, "tasks"), note, is_bad=True)
     if overview.suspended.value:
-        yield Tile(_("suspended"), str(overview.suspended), note=_("scheduled or retrying"))
+        yield Tile(_("suspended"), overview.suspended, note=_("scheduled or retrying"))
     if overview.waiting.value:
         note = _("for other jobs")
-        yield Tile(_("waiting"), str(overview.waiting), jobs_url(request, "waiting"), note)
-    yield Tile(_("running"), str(overview.running), jobs_url(request, "running"), prefetched_note(overview))
+        yield Tile(_("waiting"), overview.waiting, jobs_url(request, "waiting"), note)
+    yield Tile(_("running"), overview.running, jobs_url(request, "running"), prefetched_note(overview))
     if overview.lost.value:
-        yield Tile(_("lost"), str(overview.lost), jobs_url(request, "lost"), is_bad=True)
+        yield Tile(_("lost"), overview.lost, jobs_url(request, "lost"), is_bad=True)
     dead = overview.dead_24h
-    yield Tile(_("dead in 24 h"), str(dead), jobs_url(request, "dead", since="day"), is_bad=dead.value > 0)
-    out = "–" if overview.finished_per_minute is None else number_text(overview.finished_per_minute)
-    enqueued = _("%(count)s enqueued") % {"count": number_text(overview.enqueued_per_minute)}
-    yield Tile(_("finished per min"), out, note=enqueued)
+    yield Tile(_("dead in 24 h"), dead, jobs_url(request, "dead", since="day"), is_bad=dead.value > 0)
+    rate = rate_text(overview.enqueued_per_minute, is_estimate=overview.enqueued_is_estimate)
+    enqueued = _("%(count)s enqueued") % {"count": rate}
+    yield Tile(_("finished per min"), rate_text(overview.finished_per_minute), note=enqueued)
     workers = allowed_url(request, "worker_changelist")
-    is_unserved = not overview.workers and (overview.due + overview.held).value > 0
-    yield Tile(_("workers"), f"{overview.workers:,}", workers, is_bad=is_unserved)
-    yield Tile(_("slots busy"), f"{overview.slots_busy:,} / {overview.slots_total:,}", workers)
+    is_unserved = overview.workers == 0 and (overview.due + overview.held).value > 0
+    yield Tile(_("workers"), figure_text(overview.workers), workers, is_bad=is_unserved)
+    yield Tile(_("slots busy"), slots_text(overview), workers)
 
 
 def _is_new(overview: stats.Overview, rows: Sequence[dict[str, Any]]) -> bool:
     """Return whether nothing has happened yet: no queue has a job, a pause or a worker."""
     has_jobs = any(cell["jobs"].value or cell["note"] for row in rows for cell in row["cells"])
-    return not overview.workers and not has_jobs and not any(row["pause"] for row in rows)
+    return not overview.workers and not overview.unread and not has_jobs and not any(row["pause"] for row in rows)
 
 
 def _incidents(request: HttpRequest, failures: Sequence[stats.FailureCount]) -> list[dict[str, str]]:

@@ -18,11 +18,12 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue import stats
 from django_pgqueue.admin import bulk_acts, shown
 from django_pgqueue.admin.buttons import button_context
-from django_pgqueue.admin.charts import number_text, seconds_text
-from django_pgqueue.admin.formatting import LABELS, breakable, pause_text, shortened
+from django_pgqueue.admin.charts import rate_text, seconds_text
+from django_pgqueue.admin.formatting import LABELS, breakable, count_note, pause_text, shortened
 from django_pgqueue.admin.navigation import allowed_url, jobs_url
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import State, TransitionName
-from django_pgqueue.stats import Count, Depth, LaneStats, QueueStats, WorkerStats
+from django_pgqueue.stats import Count, Depth, LaneStats, Overview, QueueStats, WorkerStats
 from django_pgqueue.stats.overall import STATES_OF_LANES
 from django_pgqueue.stats.unread import read_each
 
@@ -63,15 +64,15 @@ def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
     if queue is None:
         raise Http404(_("No job, worker, pause or task uses the queue “%(name)s”.") % {"name": shortened(name)})
     lanes = [lane for lane in figures.lanes if lane.queue_name == name]
-    has_figures = queue.finished_per_minute is not None
     return {
         **_common(request, figures),
         "title": _("Queue %(name)s") % {"name": shortened(name)},
         "name": breakable(shortened(name)),
         "rows": queue_rows(request, [queue], figures.workers),
         **_lanes(lanes),
+        "has_lanes": "ready" not in figures.unread,
         "queues_url": allowed_url(request, "queues"),
-        **(activity.activity_context(request, alias, queue=name) if has_figures else {}),
+        **(activity.activity_context(request, alias, queue=name) if get_settings().STATS else {}),
     }
 
 
@@ -84,7 +85,7 @@ def _lanes(lanes: Sequence[LaneStats]) -> dict[str, Any]:
             {
                 "priority": lane.priority,
                 "oldest": "" if lane.oldest_due_seconds is None else seconds_text(lane.oldest_due_seconds),
-                "counts": [getattr(lane, state) for state in states],
+                "counts": [(count, count_note(count)) for count in (getattr(lane, state) for state in states)],
             }
             for lane in lanes
         ],
@@ -111,18 +112,19 @@ def shown_states(depths: Sequence[Depth | LaneStats]) -> list[str]:
 def _row(
     request: HttpRequest, queue: QueueStats, states: Iterable[str], workers: Sequence[WorkerStats]
 ) -> dict[str, Any]:
-    oldest, finished = queue.oldest_due_seconds, queue.finished_per_minute
+    oldest = queue.oldest_due_seconds
     return {
         "queue": queue,
         "name": breakable(shortened(queue.name)),
         "url": allowed_url(request, "queue", queue=queue.name),
         "cells": [_cell(request, queue, state) for state in states],
         "oldest": "" if oldest is None else seconds_text(oldest),
-        "enqueued": number_text(queue.enqueued_per_minute),
-        "finished": "" if finished is None else number_text(finished),
+        "enqueued": rate_text(queue.enqueued_per_minute, is_estimate=queue.enqueued_is_estimate),
+        "finished": rate_text(queue.finished_per_minute),
         "empties_in": _empties_in(queue),
-        "slots": f"{queue.slots_busy:,} / {queue.slots_total:,}",
-        "workers": [_slots_of(worker) for worker in workers],
+        "slots": slots_text(queue),
+        "workers": [_slots_of(worker, busy_is_known=queue.slots_busy is not None) for worker in workers],
+        "has_workers": queue.workers != 0,
         "is_unserved": queue.is_unserved,
         "still_running": queue.running + queue.prefetched + queue.lost,  # of a paused queue: at 0 it is drained
         "clear_url": _clear_url(request, queue),
@@ -150,7 +152,8 @@ def _cell(request: HttpRequest, queue: QueueStats, state: str) -> dict[str, Any]
     jobs: Count = getattr(queue, state)
     note = prefetched_note(queue) if state == "running" else ""
     url = _cell_url(request, queue, state) if jobs.value or note else ""
-    return {"state": state, "label": LABELS_OF_STATES[state], "jobs": jobs, "url": url, "note": note}
+    label, title = LABELS_OF_STATES[state], count_note(jobs)
+    return {"state": state, "label": label, "jobs": jobs, "url": url, "note": note, "title": title}
 
 
 def _cell_url(request: HttpRequest, queue: QueueStats, state: str) -> str:
@@ -174,19 +177,30 @@ def _clear_url(request: HttpRequest, queue: QueueStats) -> str:
     return allowed_url(request, "bulk_preview", **act)
 
 
-def _slots_of(worker: WorkerStats) -> dict[str, str]:
-    busy = f"{worker.slots_busy:,} / {worker.slots_total:,}"
+def figure_text(value: int | None) -> str:
+    """Return a number, or a dash if it is not known."""
+    return "–" if value is None else f"{value:,}"
+
+
+def slots_text(figures: QueueStats | Overview) -> str:
+    """Return how many slots are busy, and how many there are."""
+    return f"{figure_text(figures.slots_busy)} / {figure_text(figures.slots_total)}"
+
+
+def _slots_of(worker: WorkerStats, *, busy_is_known: bool) -> dict[str, str]:
+    busy = f"{figure_text(worker.slots_busy if busy_is_known else None)} / {worker.slots_total:,}"
     return {"worker": f"{shortened(worker.host)}:{worker.pid}", "busy": busy, "version": shortened(worker.version)}
 
 
 def _empties_in(queue: QueueStats) -> str:
-    """Return in what time no job is due, "grows", or "" if no job is due. A count that is cut gives a lower bound."""
-    if not queue.due.value or queue.finished_per_minute is None:
+    """Return in what time no job is due, or "" if no job is due. A count that is cut gives a lower bound."""
+    if not queue.due.value or queue.finished_per_minute is None or queue.enqueued_per_minute is None:
         return ""
     seconds = queue.empties_in_seconds
     if seconds is None or seconds > LONG.total_seconds():
         return str(_("never at this rate"))
-    return seconds_text(seconds) if queue.due.is_exact else f"> {seconds_text(seconds)}"
+    sign = ("" if queue.due.is_exact else "> ") + ("≈ " if queue.enqueued_is_estimate else "")
+    return f"{sign}{seconds_text(seconds)}"
 
 
 QUEUES: Final = ConsolePage("queues", gettext_lazy("Queues"), _queues_context, document=_document)

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import acts, stats
 from django_pgqueue.admin import shown
-from django_pgqueue.admin.formatting import breakable, by_until, duration, visible
+from django_pgqueue.admin.formatting import breakable, by_until, count_note, duration, visible
 from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.schedules import declarations, next_ticks
 from django_pgqueue.settings.conf import get_settings
@@ -91,7 +91,7 @@ def _in_words(times: Any) -> str:
 
 
 def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[dict[str, Any]]:
-    """Return the numbers of jobs that are not 0, each with a link to the list of these jobs."""
+    """Return the numbers of jobs that are not 0, or not known, each with a link to the list of these jobs."""
     scheduled = depth.scheduled + depth.retrying
     of_states = (
         (_("due"), depth.due + depth.paused, "job", "due"),
@@ -103,9 +103,14 @@ def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[dict[st
         (_("dead"), depth.dead, "deadjob", None),
     )
     return [
-        {"label": label, "number": str(count), "url": page_url(request, f"{model}_changelist", state=state, task=name)}
+        {
+            "label": label,
+            "number": str(count),
+            "url": page_url(request, f"{model}_changelist", state=state, task=name),
+            "title": count_note(count),
+        }
         for label, count, model, state in of_states
-        if count.value
+        if count != stats.Count()
     ]
 
 

@@ -99,6 +99,7 @@ def _as_json(listed: ListedBatch) -> dict[str, Any]:
         "state": word_of(batch),
         **{name: getattr(batch, name) for name in TIMES},
         **{state: getattr(counts, state).value for state in STATE_COUNTS},
+        "is_exact": counts.total.is_exact,
     }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
@@ -14,6 +15,8 @@ from django.db import Error
 
 from django_pgqueue import stats
 from django_pgqueue.display import duration, in_line
+from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.stats.answers import STATES
 
 from .output import Column, Output, counted, date_of
 from .subcommand import (
@@ -33,9 +36,21 @@ def span(seconds: float | None) -> str:
     return "" if seconds is None else duration(timedelta(seconds=seconds), brief=True)
 
 
-def rate(per_minute: float | None) -> str:
-    """Return a rate as text, or an empty string for None."""
-    return "" if per_minute is None else f"{per_minute:,.0f}"
+def rate(per_minute: float | None, *, is_estimate: bool = False) -> str:
+    """Return a rate as text, with a sign before an estimate. None, a rate that is not known, is a dash."""
+    return "–" if per_minute is None else f"{'≈' if is_estimate else ''}{per_minute:,.0f}"
+
+
+def slots(figures: stats.QueueStats | stats.Overview) -> str:
+    """Return how many slots are busy, and how many there are. A number that is not known is a dash."""
+    busy, total = (("–" if each is None else each) for each in (figures.slots_busy, figures.slots_total))
+    return f"{busy} of {total}"
+
+
+def unknown_note(depths: Iterable[stats.Depth]) -> str:
+    """Return what a dash for a number of jobs means, if a table has one."""
+    has_dash = any(str(getattr(each, state)) == "–" for each in depths for state in STATES)
+    return " A dash: counting stopped before it found such a job, so there can be some." if has_dash else ""
 
 
 def note_of(change: stats.OverrideStats | stats.PauseStats) -> str:
@@ -62,10 +77,12 @@ COLUMNS: Final = (
     Column("prefetched", lambda queue: queue.prefetched, is_number=True),
     Column("lost", lambda queue: queue.lost, is_number=True),
     Column("dead", lambda queue: queue.dead, is_number=True),
-    Column("in/min", lambda queue: rate(queue.enqueued_per_minute), is_number=True),
+    Column(
+        "in/min", lambda queue: rate(queue.enqueued_per_minute, is_estimate=queue.enqueued_is_estimate), is_number=True
+    ),
     Column("out/min", lambda queue: rate(queue.finished_per_minute), is_number=True),
     Column("workers", lambda queue: queue.workers, is_number=True),
-    Column("slots", lambda queue: f"{queue.slots_busy} of {queue.slots_total}", is_number=True),
+    Column("slots", slots, is_number=True),
     Column("pause", _pause, is_flexible=True),
 )
 HEADINGS: Final = frozenset({"queue", "due", "oldest due", "running", "dead", "in/min", "out/min", "slots", "pause"})
@@ -76,8 +93,8 @@ SHORT_TABLE: Final = [column for column in COLUMNS if column.heading in HEADINGS
 def tiles(overview: stats.Overview, out: Output) -> list[str]:
     """Return a line for each group of figures. Figures that need attention have a colour."""
     oldest = overview.oldest_due_seconds
-    in_and_out = f"{rate(overview.enqueued_per_minute)} in"
-    if overview.finished_per_minute is not None:
+    in_and_out = f"{rate(overview.enqueued_per_minute, is_estimate=overview.enqueued_is_estimate)} in"
+    if get_settings().STATS:
         in_and_out += f", {rate(overview.finished_per_minute)} out"
     prefetched = f", {overview.prefetched} claimed and waiting for a slot" if overview.prefetched.value else ""
     suspended = f"; steps suspend {overview.suspended} of them" if overview.suspended.value else ""
@@ -91,7 +108,7 @@ def tiles(overview: stats.Overview, out: Output) -> list[str]:
         ("running", f"{overview.running}{prefetched}, and {overview.lost} lost", "lost" if overview.lost.value else ""),
         ("dead", f"{overview.dead}, {overview.dead_24h} of them in 24 h", "dead" if overview.dead_24h.value else ""),
         ("per minute", in_and_out, ""),
-        ("workers", f"{overview.workers}, {overview.slots_busy} of {overview.slots_total} slots busy", ""),
+        ("workers", f"{'–' if overview.workers is None else overview.workers}, {slots(overview)} slots busy", ""),
     ]
     if overview.unserved_queues:
         lines.append(("unserved", f"no worker serves {in_line(', '.join(overview.unserved_queues))}", "lost"))
@@ -151,7 +168,7 @@ def _list(options: Options, out: Output) -> None:
         out.json({"queues": queues})
         return
     out.table(COLUMNS, queues)
-    out.summary(f"{counted(len(queues), 'queue')}.")
+    out.summary(f"{counted(len(queues), 'queue')}.{unknown_note(queues)}")
 
 
 QUEUES: Final = Subcommand("queues", "List queues: jobs by state, rates, workers and pauses.", add_reading, _list)

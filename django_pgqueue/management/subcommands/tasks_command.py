@@ -12,6 +12,7 @@ from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.definition import TaskDefinition
 
 from .output import Column, Output, counted
+from .status_command import unknown_note
 from .subcommand import NotFound, Options, Subcommand, add_reading, database_alias
 
 
@@ -59,7 +60,8 @@ def _run(options: Options, out: Output) -> None:
         tasks = [found]
     of_names = {each.name: each for each in stats.tasks(database_alias(options))}
     listed = [ListedTask(task, depth_of(task, of_names)) for task in tasks]
-    out.listing("tasks", COLUMNS, listed, f"{counted(len(tasks), 'task')}.", _as_json)
+    summary = f"{counted(len(tasks), 'task')}.{unknown_note(each.depth for each in listed)}"
+    out.listing("tasks", COLUMNS, listed, summary, _as_json)
 
 
 def _as_json(listed: ListedTask) -> dict[str, Any]:

@@ -82,7 +82,7 @@ GROUP BY needed.state, needed.policy
 # Index: pgqueue_job_waiting, and the row of each entry
 FIRST_WAITING: Final = """/* pgqueue:first_waiting */
 WITH first AS MATERIALIZED (
-    SELECT queue_name, task_name FROM pgqueue_job WHERE state = 'waiting' ORDER BY id LIMIT %(limit)s + 1
+    SELECT queue_name, task_name FROM pgqueue_job WHERE state = 'waiting' ORDER BY id LIMIT %(limit)s
 )
 SELECT queue_name, task_name, count(*) FROM first GROUP BY queue_name, task_name
 """

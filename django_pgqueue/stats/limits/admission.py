@@ -40,7 +40,7 @@ class DueJobs(NamedTuple):
 class Admitted(NamedTuple):
     """How many due jobs of one `DueJobs` its limit admits now."""
 
-    count: int
+    jobs: int
     oldest_due_seconds: float | None
     is_exact: bool = True
 

@@ -94,7 +94,7 @@ class LimitFigures:
         paused_keys: Limit keys with a pause of their own.
         open_breakers: Limit keys whose circuit breakers are open.
         running: Open executions of its jobs, including prefetched ones.
-        running_weight: The sum of their weights.
+        running_weight: The sum of their weights. A lower bound if `running` is one.
         due: Ready jobs that are due, whether the limit admits them or not.
         later: Ready jobs that are due later.
         keys: Limit keys with ready jobs.
@@ -136,7 +136,7 @@ class LimitKeyFigures:
         pause: The pause of the key or of its limit. None if there is none.
         has_open_breaker: Whether its circuit breaker is open. One job at a time runs, after the pause if there is one.
         running: Open executions of its jobs, including prefetched ones.
-        running_weight: The sum of their weights.
+        running_weight: The sum of their weights. A lower bound if `running` is one.
         running_job_ids: The first of these jobs, at most 5.
         due: Ready jobs that are due, whether the limit admits them or not.
         later: Ready jobs that are due later.

@@ -80,7 +80,7 @@ def ahead_in_key(job: ExplainedJob) -> Count:
     }
     statement = key_queries.AHEAD_IN_ORDER if is_in_order else key_queries.AHEAD_IN_KEY
     found = execute(job.connection, statement, params)[0][0]
-    return Count(min(found, COUNT_LIMIT), found <= COUNT_LIMIT)
+    return Count.up_to(found, COUNT_LIMIT)
 
 
 def _undeclared(limit_key: str) -> str:

@@ -15,6 +15,7 @@ from django_pgqueue.tasks import registry
 
 from . import queries as limit_queries
 from .answers import LimitFigures
+from .bounds import jobs_limit, share_of
 from .controls import read_controls
 from .key_ranges import LaneRange, columns, range_around
 from .lanes import limited_lanes
@@ -23,10 +24,6 @@ RANGES_TOTAL: Final = 2000
 """Maximum number of pairs of a lane and a limit. One index search finds each."""
 KEYS_TOTAL: Final = 1000
 """Maximum number of keys to count in all lanes together. One index search finds each."""
-JOBS_TOTAL: Final = 20_000
-"""Maximum number of jobs to count in all lanes together. An index alone counts them: 0.1 µs each."""
-JOBS_LIMIT: Final = 10_000
-"""Maximum number of jobs of one limit to count in one lane."""
 RUNNING_LIMIT: Final = 10_000
 HELD_LIMIT: Final = 500
 
@@ -47,8 +44,8 @@ def limits(database: str | None = None) -> tuple[LimitFigures, ...]:
     """Return the limits: how many jobs of each run, how many wait, and how many keys they have.
 
     Runs at most seven read-only statements, and four if no job with a limit is ready. Their cost is bounded, however
-    many jobs and keys there are: see `Count`. The counts are lower bounds if a limit has more than 10,000 ready jobs in
-    a lane, or if all limits together have more than 20,000 ready jobs, 1,000 keys with ready jobs, or 500 held keys.
+    many jobs and keys there are: see `Count`. Counting stops at 10,000 ready jobs of a limit in a lane, and at 100,000
+    of all limits, at 10,000 running jobs, 1,000 keys with ready jobs, and 500 held keys.
 
     Args:
         database: Alias of the database of the jobs. By default the database routers choose it.
@@ -65,7 +62,7 @@ def limits(database: str | None = None) -> tuple[LimitFigures, ...]:
     declared = registry.limits()
     rows = execute(connection, limit_queries.RUNNING_OF_LIMITS, {"limit": RUNNING_LIMIT})
     running = {name: (count, weight) for name, count, weight in rows}
-    all_run = sum(count for count, _ in running.values()) <= RUNNING_LIMIT
+    all_run = sum(count for count, _ in running.values()) < RUNNING_LIMIT
     held, all_held = _read_held(connection)
     sums, all_named = _read_ready(connection)
     controls, all_controls = read_controls(connection)
@@ -111,14 +108,14 @@ def _read_ready(connection: Connection) -> tuple[dict[str, LimitSums], bool]:
     sums: defaultdict[str, LimitSums] = defaultdict(LimitSums)
     if not ranges:
         return sums, all_named
-    limit = min(JOBS_LIMIT, max(JOBS_TOTAL // len(ranges), 10))
+    limit = jobs_limit(len(ranges))
     params = columns(ranges)
     for place, due, later in execute(connection, limit_queries.JOBS_OF_LIMITS, {**params, "limit": limit}):
         of_limit = sums[_name(ranges[place])]
         of_limit.due += due
         of_limit.later += later
-        of_limit.jobs_are_cut |= due + later > limit
-    limit = max(KEYS_TOTAL // len(ranges), 2)
+        of_limit.jobs_are_cut |= due + later >= limit
+    limit = share_of(KEYS_TOTAL, len(ranges))
     visits: Counter[int] = Counter()
     for place, _, _, key, seconds in execute(connection, limit_queries.KEYS_WITH_JOBS, {**params, "limit": limit}):
         of_limit = sums[_name(ranges[place])]

@@ -14,6 +14,7 @@ from django_pgqueue.stats.answers import Count
 from . import key_queries
 from . import queries as limit_queries
 from .answers import LimitKeyFigures, LimitKeyPage
+from .bounds import jobs_limit
 from .controls import Controls, controls_of
 from .key_ranges import KeyRange, columns, in_lanes, is_storable, range_of_key, ranges_of_limit
 from .lanes import limited_lanes
@@ -23,10 +24,8 @@ PAGE_LIMIT: Final = 200
 """Maximum number of keys of a page."""
 VISITS_TOTAL: Final = 5000
 """Maximum number of keys to visit in all lanes together for one page."""
-JOBS_LIMIT: Final = 1000
-"""Counting the jobs of a key stops here, in each lane."""
-JOBS_TOTAL: Final = 20_000
-"""Maximum number of jobs to count for one page."""
+RUNNING_LIMIT: Final = 10_000
+"""Counting the running jobs of a key stops here."""
 SHOWN_JOBS: Final = 5
 
 
@@ -64,7 +63,7 @@ def limit_keys(
     """Return a page of the keys of a limit that have ready or running jobs.
 
     Runs at most six read-only statements. Their cost is bounded, however many jobs and keys there are. Counting stops
-    at 1,000 ready jobs of a key, and at 20,000 of all keys of the page.
+    at 10,000 ready jobs of a key in a lane, and at 100,000 of all keys of the page, as in `limits()`.
 
     Args:
         name: The name of the limit.
@@ -80,7 +79,7 @@ def limit_keys(
     Example:
         >>> page = stats.limit_keys("import")
         >>> [(key.limit_key, str(key.waiting), key.waits_for.value) for key in page.keys]
-        [('import:customer:7', '1,000+', 'slot'), ('import:customer:9', '3', 'blocked by dead')]
+        [('import:customer:7', '10,000+', 'slot'), ('import:customer:9', '3', 'blocked by dead')]
     """
     if not 1 <= count <= PAGE_LIMIT:
         raise ValueError(f"count must be from 1 to {PAGE_LIMIT}, not {count}")
@@ -153,7 +152,7 @@ def _figures(connection: Connection, keys: Sequence[str], in_lane: Iterable[KeyI
 
 def _read_jobs(connection: Connection, found: Sequence[KeyInLane]) -> tuple[dict[str, list[JobsOfKey]], int]:
     """Return the ready jobs of each key in each lane, and how many of them were counted at most."""
-    limit = min(JOBS_LIMIT, max(JOBS_TOTAL // max(len(found), 1), 10))
+    limit = jobs_limit(len(found))
     jobs: defaultdict[str, list[JobsOfKey]] = defaultdict(list)
     if found:
         params = {
@@ -169,7 +168,7 @@ def _read_jobs(connection: Connection, found: Sequence[KeyInLane]) -> tuple[dict
 
 def read_states(connection: Connection, keys: Sequence[str]) -> list[KeyState]:
     """Return what claims of these keys look at, in the order of the keys."""
-    params = {"limit_keys": list(keys), "limit": JOBS_LIMIT, "shown": SHOWN_JOBS}
+    params = {"limit_keys": list(keys), "limit": RUNNING_LIMIT, "shown": SHOWN_JOBS}
     states = {row[0]: KeyState(*row) for row in execute(connection, key_queries.STATES_OF_KEYS, params)}
     return [states[key] for key in keys]
 
@@ -183,14 +182,14 @@ def _figures_of_key(
     if first is not None:
         next_job = next_of(policy, state, ReadyJob(first.first_id, first.first_due_seconds, first.first_weight))
         wait = wait_of(policy, pause, state, next_job)
-    is_cut = any(each.due + each.later > limit for each in jobs)
+    is_cut = any(each.due + each.later >= limit for each in jobs)
     return LimitKeyFigures(
         limit_key=state.limit_key,
         values=controls.values_of(state.limit_key),
         override=controls.overrides.get(state.limit_key),
         pause=pause,
         has_open_breaker=controls.has_open_breaker(state.limit_key),
-        running=Count(min(state.running, JOBS_LIMIT), state.running <= JOBS_LIMIT),
+        running=Count.up_to(state.running, RUNNING_LIMIT),
         running_weight=state.running_weight,
         running_job_ids=tuple(state.running_job_ids or ()),
         due=Count(sum(each.due for each in jobs), not is_cut),

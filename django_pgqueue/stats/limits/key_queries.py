@@ -22,7 +22,7 @@ CROSS JOIN LATERAL (
         WHERE state = 'ready' AND limit_key = given.limit_key
           AND queue_name = given.queue_name AND priority = given.priority
         ORDER BY run_after, id
-        LIMIT %(limit)s + 1
+        LIMIT %(limit)s
     ) AS jobs
 ) AS counted
 CROSS JOIN LATERAL (
@@ -54,7 +54,7 @@ CROSS JOIN LATERAL (
         FROM pgqueue_job
         WHERE state = 'running' AND limit_key = given.limit_key
         ORDER BY execution_id
-        LIMIT %(limit)s + 1
+        LIMIT %(limit)s
     ) AS first
 ) AS open
 LEFT JOIN LATERAL (
@@ -95,7 +95,7 @@ FROM (
       AND run_after <= statement_timestamp() + %(time_shift)s::interval
       AND (run_after, id) < (%(run_after)s::timestamptz, %(job_id)s)
     ORDER BY run_after, id
-    LIMIT %(limit)s + 1
+    LIMIT %(limit)s
 ) AS ahead
 """
 
@@ -112,7 +112,7 @@ FROM (
       AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2)
       AND id < %(job_id)s
     ORDER BY id
-    LIMIT %(limit)s + 1
+    LIMIT %(limit)s
 ) AS ahead
 """
 

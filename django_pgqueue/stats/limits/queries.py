@@ -98,7 +98,7 @@ CROSS JOIN LATERAL (
           AND queue_name = given.queue_name AND priority = given.priority
           AND limit_key >= given.low AND limit_key < given.high
         ORDER BY limit_key, run_after, id
-        LIMIT %(limit)s + 1
+        LIMIT %(limit)s
     ) AS first
 ) AS counted
 """
@@ -113,7 +113,7 @@ FROM (
     FROM pgqueue_job
     WHERE state = 'running' AND limit_key >= ','
     ORDER BY limit_key, execution_id
-    LIMIT %(limit)s + 1
+    LIMIT %(limit)s
 ) AS opened
 GROUP BY split_part(limit_key, ':', 1)
 """

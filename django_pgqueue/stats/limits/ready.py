@@ -149,7 +149,7 @@ def _all(parts: Sequence[DueJobs], numbers: Iterable[int], *, is_exact: bool) ->
 def _ready(queue_name: str, priority: int, task_name: str, found: Sequence[tuple[DueJobs, Admitted]]) -> Ready:
     """Return the sums of the parts of one task in one lane."""
     ages = [each.oldest_due_seconds for _, each in found if each.oldest_due_seconds is not None]
-    due = sum(each.count for _, each in found)
+    due = sum(each.jobs for _, each in found)
     lane_is_cut = any(part.is_cut for part, _ in found)
     is_cut = lane_is_cut or not all(each.is_exact for _, each in found)
     return Ready(

@@ -46,7 +46,7 @@ LIMIT_STATS = [
         ),
         Mutant(
             "a count that was cut is exact",
-            "of_limit.jobs_are_cut |= due + later > limit",
+            "of_limit.jobs_are_cut |= due + later >= limit",
             "pass",
             inside="_read_ready",
         ),
@@ -149,6 +149,125 @@ LIMIT_STATS = [
             "attempt = 0 AND unknown_since IS NULL",
             "attempt = 0",
             inside="READY_LIMITED",
+        ),
+    ),
+    *of_tests(
+        ("tests/stats/test_limits.py",),
+        Mutant("shares are not round", "return share // unit * unit", "return share", inside="share_of"),
+        Mutant(
+            "keys have a bound of their own",
+            "limit = jobs_limit(len(found))",
+            "limit = 9",
+            inside="key_figures._read_jobs",
+        ),
+        Mutant(
+            "a cut count of a key is exact",
+            "each.due + each.later >= limit",
+            "each.due + each.later > limit",
+            inside="_figures_of_key",
+        ),
+    ),
+    *of_tests(
+        ("tests/stats/test_overall.py",),
+        Mutant(
+            "a count at its limit is exact",
+            "cls(found, found < limit)",
+            "cls(found, found <= limit)",
+            inside="Count.up_to",
+        ),
+        Mutant(
+            "nothing is known as 0",
+            'f"{self.value:,}+" if self.value else "–"',
+            'f"{self.value:,}+"',
+            inside="Count.__str__",
+        ),
+        Mutant(
+            "an estimate depends on the newest jobs alone",
+            "factor = ids / read_ids if",
+            "factor = 1.0 if",
+            inside="DepthReading._add_enqueued",
+        ),
+        Mutant(
+            "an estimate is exact",
+            "sum(row[2] for row in rows) >= ENQUEUED_LIMIT",
+            "False",
+            inside="DepthReading._add_enqueued",
+        ),
+        Mutant(
+            "dead jobs beyond the limit are exact",
+            "            self.cut.add(state)\n",
+            "            pass\n",
+            inside="DepthReading._add_first",
+        ),
+        Mutant(
+            "running jobs beyond the limit are exact",
+            "self.cut |= set(states)",
+            "pass",
+            inside="DepthReading._add_open",
+        ),
+        Mutant(
+            "a cut lane has jobs of its paused tasks alone",
+            "elif by_task:",
+            "elif False:",
+            inside="DepthReading._add_ready",
+        ),
+        Mutant(
+            "the bound of a lane is not round",
+            "trunc(share.due, 1 - length(share.due::text))",
+            "share.due",
+            inside="queries.LANES",
+        ),
+        Mutant(
+            "one job more than the limit is read",
+            "LIMIT (SELECT due FROM bound)",
+            "LIMIT (SELECT due + 1 FROM bound)",
+            inside="DUE",
+        ),
+    ),
+    *of_tests(
+        ("tests/metrics/test_unread.py",),
+        Mutant(
+            "a figure that is not read is 0",
+            "NOT_READ if FIGURE_OF_STATE.get(state, state) in unread else count",
+            "count",
+            inside="DepthReading.of_name",
+        ),
+        Mutant(
+            "a sum that is not read is 0",
+            "        state: NOT_READ\n        if FIGURE",
+            "        state: NONE\n        if FIGURE",
+            inside="_overview",
+        ),
+        Mutant(
+            "workers that are not read are none", "workers if has_workers else None", "workers", inside="overall._slots"
+        ),
+        Mutant("a rate that is not read is 0", 'None if "enqueued" in unread else', "", inside="DepthReading.of_name"),
+    ),
+    *of_tests(
+        ("tests/admin/test_queues.py",),
+        Mutant(
+            "an estimate has no sign",
+            "if is_estimate else number_text(value)",
+            "if False else number_text(value)",
+            inside="rate_text",
+        ),
+        Mutant("a bound has no reason", "return MORE if count.value else NOT_KNOWN", 'return ""', inside="count_note"),
+    ),
+    *of_tests(
+        ("tests/admin/test_tasks.py",),
+        Mutant("a task hides what is not known", "if count != stats.Count()", "if count.value", inside="tasks._depths"),
+    ),
+    *of_tests(
+        ("tests/management/test_status.py",),
+        Mutant("a dash has no note", 'if has_dash else ""', 'if False else ""', inside="unknown_note"),
+    ),
+    *of_tests(
+        ("tests/management/test_batch_command.py",),
+        Mutant(
+            "a cut number of a batch is exact",
+            '"is_exact": counts.total.is_exact',
+            '"is_exact": True',
+            inside="batch_command._as_json",
         ),
     ),
     *of_tests(
