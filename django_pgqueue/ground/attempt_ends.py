@@ -54,7 +54,7 @@ class Loss(NamedTuple):
 
 
 class AttemptEnd(NamedTuple):
-    """What the row of an attempt and the record of its worker say about its end.
+    """The end of an attempt, as its row and the record of its worker describe it.
 
     Attributes:
         is_expired: Whether it is open, and its lease is over.
