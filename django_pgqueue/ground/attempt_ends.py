@@ -67,7 +67,7 @@ def is_lost(outcome: str | None, error: str, *, is_expired: bool = False) -> boo
 
 
 class AttemptEnd(NamedTuple):
-    """What the row of an attempt and the record of its worker say about its end.
+    """The end of an attempt, as its row and the record of its worker describe it.
 
     Attributes:
         is_expired: Whether it is open, and its lease is over.

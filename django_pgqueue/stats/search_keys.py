@@ -1,8 +1,8 @@
 """Find jobs by the values of their search keys, for the lists of jobs in the admin.
 
 The cost is bounded: one index lookup for each name, which reads a limited number of keys, and one probe for each of
-these keys at most. The caller decides who may search. What that user may not find is left out here, before the jobs are
-counted: otherwise the count would tell of hidden jobs, and hidden jobs would take the places of others.
+these keys at most. The caller decides who may search. The statement leaves out the jobs that this user may not find
+before it counts. Otherwise the count would reveal hidden jobs, and hidden jobs would take the places of others.
 """
 
 from __future__ import annotations

@@ -99,7 +99,9 @@ def test_search_shows_no_trace_of_hidden_jobs(
     operator: Client, bill: Any, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hidden jobs are newer than the visible one: they neither take its place nor count."""
-    hiding: Task[..., Any] = Task(func=tasks.add.func, name="shop.hide", aliases=("shop.old",), sensitive={"a"})
+    hiding: Task[..., Any] = Task(
+        func=tasks.add.func, name="shop.hide", aliases=("shop.old",), sensitive=frozenset({"a"})
+    )
     monkeypatch.setitem(registry._tasks, hiding.name, hiding)
     visible = bill.enqueue("red")
     before = notes_of(operator, "a:red"), notes_of(operator, "red")

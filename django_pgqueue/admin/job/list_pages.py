@@ -136,7 +136,7 @@ class JobChangeList(DatabaseChangeList):
 
     @property
     def search_note(self) -> str:
-        """What the text in the search box has found, and what was not searched for it or for a limit key."""
+        """A note about what the text in the search box has found, and about keys that were not searched."""
         if self.hides_key:
             return KEY_NOT_SEARCHED % {"permission": private.PERMISSION_NAME}
         return "; ".join(filter(None, [self.searched.lookup_note(self.found.ids), self.searched.note]))
