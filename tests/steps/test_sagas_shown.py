@@ -55,7 +55,10 @@ def test_page_says_whether_the_compensations_are_over(admin_client, waiting):
     text = page(admin_client, waiting)
     assert "being undone" not in text and "A compensation has failed" not in text
     Job.objects.exclude(pk=waiting.pk).delete()
-    assert page(admin_client, waiting).count(">removed<") == 2
+    text = page(admin_client, waiting)
+    assert text.count(">removed<") == 2
+    for step in JobStep.objects.filter(job=waiting, compensation_id__isnull=False):
+        assert reverse("admin:pgqueue_job_change", args=[step.compensation_id]) not in text, "it is gone"
 
 
 def test_page_says_why_a_job_cannot_be_retried_yet(admin_client, waiting):
