@@ -265,7 +265,7 @@ def clear(
     return cancelled
 
 
-def _clear(kind: Pausable, name: str, connection: BaseDatabaseWrapper, note: dict[str, str]) -> int:
+def _clear(kind: Pausable, name: str, connection: BaseDatabaseWrapper, note: dict[str, Any]) -> int:
     from django_pgqueue.models.operations_link import JobsToChange  # task modules are imported before models can be
 
     cancelled, column = 0, pauses.COLUMNS[kind]
@@ -284,7 +284,7 @@ def _clear(kind: Pausable, name: str, connection: BaseDatabaseWrapper, note: dic
 class _Clearing:
     """The entry of the audit for one `clear()`. If it cancels no job, there is none."""
 
-    def __init__(self, connection: BaseDatabaseWrapper, chosen: dict[str, str], note: dict[str, str]) -> None:
+    def __init__(self, connection: BaseDatabaseWrapper, chosen: dict[str, str], note: dict[str, Any]) -> None:
         self.is_stop_asked = False
         self._connection = connection
         self._begin = partial(audit.begin_audit, connection, TransitionName.CANCEL.value, chosen, **note)

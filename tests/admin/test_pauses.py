@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.admin import AdminSite
@@ -291,7 +292,8 @@ def test_pause_list_runs_as_many_queries_for_50_pauses_as_for_one(operator: Clie
     operator.get(LIST)  # the first request reads what later ones have in a cache
     one = queries_of_list(operator)
     for number in range(1, 50):
-        control.pause(**{("queue_name", "task", "limit_key")[number % 3]: f"name{number}"})
+        target: dict[str, Any] = {("queue_name", "task", "limit_key")[number % 3]: f"name{number}"}
+        control.pause(**target)
     assert Pause.objects.count() == 50
     assert len(queries_of_list(operator)) == len(one)
     assert sum('"pgqueue_job"' in sql or " pgqueue_job" in sql for sql in one) == 2
@@ -311,8 +313,10 @@ def test_pause_list_counts_the_waiting_and_running_jobs_of_each_pause(
         make_job("running", queue_name="other", task_name=name)
     make_job("waiting", queue_name="mail")
     control.pause(task=renamed)
-    for target in ({"queue_name": "mail"}, {"limit_key": "stripe"}, {"limit_key": "stripe:7"}, {"queue_name": "idle"}):
-        control.pause(**target)
+    for limit_key in ("stripe", "stripe:7"):
+        control.pause(limit_key=limit_key)
+    for queue_name in ("mail", "idle"):
+        control.pause(queue_name)
     assert counts_of_list(operator) == {
         "queue mail": ("3", "3"),
         "limit stripe": ("–", "2"),
