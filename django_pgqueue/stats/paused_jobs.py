@@ -98,9 +98,9 @@ def _waiting(connection: Connection, queue_names: list[str]) -> dict[Target, Cou
     """Return how many jobs of each queue are ready."""
     if not queue_names:
         return {}
-    params = {"queue_names": queue_names, "limit": WAITING_LIMIT + 1}
+    params = {"queue_names": queue_names, "limit": WAITING_LIMIT}
     rows = execute(connection, WAITING_IN_QUEUES, params)
-    return {(Pausable.QUEUE, name): Count(min(count, WAITING_LIMIT), count <= WAITING_LIMIT) for name, count in rows}
+    return {(Pausable.QUEUE, name): Count.up_to(count, WAITING_LIMIT) for name, count in rows}
 
 
 class _RunningCounts:
@@ -110,7 +110,7 @@ class _RunningCounts:
         self._counts: Counter[tuple[Pausable, str]] = Counter()
         total = 0
         for queue_name, task_name, limit_key, count in execute(
-            connection, RUNNING_BY_TARGET, {"limit": RUNNING_LIMIT + 1}
+            connection, RUNNING_BY_TARGET, {"limit": RUNNING_LIMIT}
         ):
             total += count
             self._counts[Pausable.QUEUE, queue_name] += count
@@ -119,7 +119,7 @@ class _RunningCounts:
                 self._counts[Pausable.LIMIT, name_of(limit_key)] += count
                 if has_value(limit_key):
                     self._counts[Pausable.LIMIT, limit_key] += count
-        self._is_exact = total <= RUNNING_LIMIT
+        self._is_exact = total < RUNNING_LIMIT
 
     def of(self, kind: Pausable, name: str) -> Count:
         """Return how many jobs of a queue, a task under any of its names, a limit or a limit key run."""

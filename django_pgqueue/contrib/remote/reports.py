@@ -11,13 +11,13 @@ import time
 
 from django_pgqueue.encoding.serialization import encode_result
 from django_pgqueue.exceptions import ResultNotStored
+from django_pgqueue.ground.attempt_ends import CANCELLED
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.error_text import MAX_CLASS_CHARACTERS, MAX_ERROR_CHARACTERS, class_path, storable
-from django_pgqueue.worker.execution.failure import CANCELLED
 from django_pgqueue.worker.execution.report import Report
 
 from .request_fields import Fields
