@@ -24,7 +24,7 @@ from django_pgqueue.lifecycle.types import Cancelled, Claimed, ExecutionKey, Rel
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 from tests import helpers
-from tests.distribution import ByFile, FileOfTests, StartedTests, place_of
+from tests.distribution import ByFile, place_of
 
 COMMON: dict[str, Any] = {
     "deadline": None,
@@ -80,8 +80,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.option.loadscopereorder = False
-    if collects_by_file(config):
-        config.pluginmanager.register(StartedTests())
     if config.getoption("--only-quick"):
         settings.load_profile("quick")
 
@@ -90,32 +88,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | None:
     """Use `ByFile` for `--dist loadfile`."""
     return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
-
-
-def collects_by_file(config: pytest.Config) -> bool:
-    """Return whether each process collects only the tests of the files that it runs."""
-    return config.getoption("dist", "no") == "loadfile" and not any("::" in argument for argument in config.args)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Tell a process of xdist whether it collects by file."""
-    node.workerinput["collects_by_file"] = collects_by_file(node.config)
-
-
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> FileOfTests | None:
-    """Do not import a test file before its tests run, if processes collect by file."""
-    workerinput = getattr(parent.config, "workerinput", {})
-    return FileOfTests.of(module_path, parent) if workerinput.get("collects_by_file") else None
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run the tests of a file."""
-    if not isinstance(item, FileOfTests):
-        return None
-    item.run_tests(nextitem)
-    return True
 
 
 def is_in_slow_directory(path: Path) -> bool:
@@ -145,19 +117,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return (is_slow and "pytest.mark.quick" not in text) or None
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, object, object]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Select and order the tests, and mark the tests that commit.
 
     With the marker, a test uses the test database, and pytest-django empties only our tables after it. With
-    `--stateful-examples`, the tests have no time limit. `-k` and `-m` select tests, not the files that stand for them.
+    `--stateful-examples`, the tests have no time limit.
     """
-    files = [item for item in items if isinstance(item, FileOfTests)]
-    items[:] = [item for item in items if not isinstance(item, FileOfTests)]
-    result = yield
     if config.getoption("--only-quick"):
         items[:] = [item for item in items if is_quick(item)]
-    items += files
     if config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
         items.sort(key=lambda item: place_of(item.nodeid))
     for item in items:
@@ -165,7 +132,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(0), append=False)
         if "committing" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("django_db"):
             item.add_marker(pytest.mark.django_db(transaction=True, available_apps=OWN_APPS))
-    return result
 
 
 @pytest.hookimpl(wrapper=True)
