@@ -30,11 +30,18 @@ from contextlib import suppress
 from typing import Any, Final
 
 MODULES: Final = (
-    *("django.contrib.admin", "django.contrib.auth.hashers", "django.contrib.postgres.operations"),
-    *("django.db.backends.postgresql.base", "django.test.signals", "django.views.i18n"),
-    *("django_pgqueue.checks", "django_pgqueue.management.commands.runworker"),
+    *("django.contrib.admin", "django.contrib.admin.templatetags.admin_list", "django.contrib.auth.apps"),
+    *("django.contrib.auth.hashers", "django.contrib.messages.middleware", "django.contrib.postgres.fields"),
+    *("django.contrib.postgres.operations", "django.contrib.sessions.middleware"),
+    *("django.core.management.commands.makemigrations", "django.db.backends.postgresql.base"),
+    *("django.test.signals", "django.views.i18n", "environ"),
+    *("django_pgqueue.acts", "django_pgqueue.checks", "django_pgqueue.doctor.worker_checks"),
+    *("django_pgqueue.management.commands.runworker", "django_pgqueue.stats.graphs.groups"),
 )
-"""Modules that can be imported without settings, and that import most of what a worker needs."""
+"""Modules that can be imported without settings, and that import most of what a worker needs.
+
+The modules that a worker imports after the fork need the models.
+"""
 OWN_VARIABLES: Final = ("DJANGO_SETTINGS_MODULE", "PGQUEUE_")
 """Prefixes of environment variables that matter to our own code only, which reads them after the fork."""
 MAX_BYTES: Final = 100_000

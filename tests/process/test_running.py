@@ -1,4 +1,8 @@
-"""Real workers in ordinary operation: claiming, polling, retries, ordering, replacement and pruning."""
+"""Real workers in ordinary operation: claiming, polling, retries, ordering, replacement and pruning.
+
+A test of each kind of start has `fresh_start`: one process, several, a replaced one, an event loop, and a database
+without our tables.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,11 @@ from django_pgqueue.models import Execution, Job, Worker
 from tests.app import tasks
 from tests.helpers import wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.fresh_start]
+pytestmark = pytest.mark.process
 
 
 @pytest.mark.quick
+@pytest.mark.fresh_start
 def test_until_empty_runs_due_jobs_and_exits(start):
     jobs = [tasks.add.enqueue(number, b=1) for number in range(20)]
     later = tasks.noop.using(run_after=3600).enqueue()
@@ -68,6 +73,7 @@ def test_retry_before_next_poll_starts_at_its_time(start, tmp_path):
     assert 0.3 <= job.result < 60
 
 
+@pytest.mark.fresh_start
 def test_async_and_sync_tasks_run_at_the_same_time(start, tmp_path):
     done, sync_started, async_started = (tmp_path / name for name in ("done", "sync", "async"))
     sync_job = tasks.wait_for_file.enqueue(str(done), started=str(sync_started))
@@ -109,6 +115,7 @@ def test_jobs_run_by_priority_then_by_due_time(start, tmp_path):
     assert record.read_text().split() == [f"{priority}/{number}" for priority in (50, 0, -50) for number in range(3)]
 
 
+@pytest.mark.fresh_start
 def test_two_processes_run_each_job_once(start, tmp_path):
     record = tmp_path / "record"
     tasks.record.enqueue_many([((str(record), str(number)), {}) for number in range(2000)])
@@ -118,6 +125,7 @@ def test_two_processes_run_each_job_once(start, tmp_path):
     assert Worker.objects.filter(stopped_at=None).count() == 0
 
 
+@pytest.mark.fresh_start
 def test_max_jobs_replaces_process_and_charges_nothing(start):
     tasks.noop.enqueue_many([((), {})] * 300)
     worker = start("--max-jobs", "50", "--until-empty")
@@ -153,6 +161,7 @@ def test_max_rss_replaces_process_that_has_grown(start):
     worker.wait_until(lambda: re.search(r"\(its memory is \d+ MiB, --max-rss-mb is 1\)", worker.said) is not None)
 
 
+@pytest.mark.fresh_start
 def test_worker_without_migrations_waits_and_logs_it(start, engine):
     engine.execute("UPDATE django_migrations SET app = 'elsewhere' WHERE app = 'pgqueue'")
     try:

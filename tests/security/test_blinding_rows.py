@@ -138,18 +138,28 @@ def insert(on: Any, table: str, row: dict[str, Any]) -> None:
     on.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", list(row.values()))
 
 
+def error_of(on: Any, table: str, row: dict[str, Any]) -> str:
+    """Return the name of the error of an insert that is rolled back, or an empty text."""
+    try:
+        with helpers.transaction(on):
+            insert(on, table, row)
+    except psycopg.Error as error:
+        return type(error).__name__
+    return ""
+
+
 @pytest.mark.quick
-@pytest.mark.parametrize(("table", "name", "value"), REFUSED, ids=str)
-def test_row_that_would_hide_figures_is_refused(engine, table, name, value):
-    with pytest.raises(psycopg.errors.CheckViolation):
-        insert(engine, table, {**ROWS[table], name: value})
+def test_rows_that_would_hide_figures_are_refused(engine):
+    errors = [
+        (table, name, value, error_of(engine, table, {**ROWS[table], name: value})) for table, name, value in REFUSED
+    ]
+    assert len(errors) > 200
+    assert [case for case in errors if case[-1] != "CheckViolation"] == []
 
 
-@pytest.mark.parametrize("table", ROWS)
-def test_row_without_odd_values_is_accepted(engine, table):
+def test_rows_without_odd_values_are_accepted(engine):
     """Otherwise the refusals would prove nothing."""
-    with helpers.transaction(engine):
-        insert(engine, table, ROWS[table])
+    assert [found for table, row in ROWS.items() if (found := (table, error_of(engine, table, row)))[1]] == []
 
 
 LOWEST: Final = (

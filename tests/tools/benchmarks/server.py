@@ -28,6 +28,8 @@ class Server(NamedTuple):
 
     variables: dict[str, str]
     pid: int | None = None
+    template: str = "template0"
+    """The database that new databases are copies of."""
 
     def cpu_seconds(self) -> float:
         """What all its processes have used, those that have ended too; not a number for a server elsewhere."""
@@ -36,10 +38,11 @@ class Server(NamedTuple):
         return sum(process.cpu_seconds for process in processes() if self.pid in (process.pid, process.parent))
 
     def make_database(self, name: str) -> dict[str, str]:
-        """Make an empty database, in place of one that has this name; return the variables that lead to it."""
+        """Make a database, in place of one that has this name; return the variables that lead to it."""
         with connect(self.variables) as connection:
             self._drop(connection, name)
-            connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+            made, template = sql.Identifier(name), sql.Identifier(self.template)
+            connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(made, template))
             connection.execute("CHECKPOINT")
         return self.variables | {"PGDATABASE": name}
 

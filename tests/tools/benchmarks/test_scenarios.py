@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from tests.tools.benchmarks import pgbench, tables
-from tests.tools.benchmarks.runner import Round, Runner
-from tests.tools.benchmarks.scale import scale, scaled
+from tests.tools.benchmarks.runner import Round
+from tests.tools.benchmarks.scale import scale
 from tests.tools.benchmarks.scenarios import SCENARIOS, application, backlog, claim_waits, rates, sessions
 from tests.tools.benchmarks.scenarios.drain import Runs
 from tests.tools.benchmarks.scenarios.scenario import grouped
 from tests.tools.benchmarks.server import server
-from tests.tools.benchmarks.systems import SYSTEMS
+from tests.tools.benchmarks.tiny import TinyRuns
 from tests.tools.benchmarks.waits import Waits
 
 LOAD = "1,000 jobs/s in hundreds"
@@ -75,13 +74,14 @@ def measured(tmp_path_factory):
         patched.setattr(sessions, "PARTS", sessions.PARTS[1:])
         patched.setattr(claim_waits, "SLOTS", (10,))
         patched.setattr(application, "LOADS", {name: load for name, load in application.LOADS.items() if name == LOAD})
+        patched.setattr(sessions, "PROCESSES", 2)
+        patched.setattr(rates, "WAYS", {10: "paced", 10_000: "stream"})
         with server() as started:
-            yield lambda *names: _figures(tmp_path_factory.mktemp("run"), started, *names)
+            yield partial(_figures, TinyRuns(tmp_path_factory, started))
 
 
-def _figures(top, started, scenario, system="us"):
-    runner = Runner(top, started, {system: Path(sys.executable)}, 1)
-    [measured] = runner.run(SCENARIOS[scenario]._replace(rounds=1), [scaled(SYSTEMS[system])])
+def _figures(runs, scenario, system="us", **options):
+    measured = runs.measure(scenario, system, **options)
     assert not measured.failure, measured.failure
     groups: dict[str, dict[str, float]] = {}
     for figure, value in measured.figures.items():
@@ -122,7 +122,7 @@ def test_scenario_of_sessions_counts_every_job_once(measured):
 @pytest.mark.slow
 @pytest.mark.process
 def test_scenario_of_an_application_has_each_control(measured):
-    figures = measured("24")
+    figures = measured("24", is_migrated=False)  # it migrates its other server too
     assert len(figures) == 3 + 3 * len(application.LOADS)
     for name, its in figures.items():
         assert its["tps"] > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,11 +9,11 @@ import pytest
 
 from tests.tools.benchmarks.files import shapes
 from tests.tools.benchmarks.place import Bench
-from tests.tools.benchmarks.runner import Round, Runner
-from tests.tools.benchmarks.scale import scale, scaled
-from tests.tools.benchmarks.scenarios import SCENARIOS, suspended, workflows
+from tests.tools.benchmarks.scale import scale
+from tests.tools.benchmarks.scenarios import suspended, workflows
 from tests.tools.benchmarks.server import Server, server
 from tests.tools.benchmarks.systems import SYSTEMS
+from tests.tools.benchmarks.tiny import TinyRuns
 
 
 @pytest.mark.parametrize("shape", shapes.SHAPES.values(), ids=shapes.SHAPES)
@@ -70,19 +69,15 @@ def test_suspended_jobs_fewer_than_said_fail(monkeypatch):
 def measured(tmp_path_factory):
     """Return a scenario's round of one of our systems, measured at tiny sizes."""
 
-    def measure(scenario: str, system: str) -> Round:
-        runner = Runner(tmp_path_factory.mktemp("run"), started, {system: Path(sys.executable)}, 1)
-        [measured] = runner.run(SCENARIOS[scenario], [scaled(SYSTEMS[system])])
-        return measured
-
     with pytest.MonkeyPatch.context() as patched:
         patched.delenv("DATABASE_URL", raising=False)
         patched.setattr(scale, "factor", 0.0001)
         patched.setattr(workflows, "SIZES", (1_000,))
         patched.setattr(workflows, "ONE_CHAIN", (1_000,))
         patched.setattr(suspended, "SIZES", (10_000,))
+        patched.setattr(suspended, "DRAINS", 1)
         with server() as started:
-            yield measure
+            yield TinyRuns(tmp_path_factory, started).measure
 
 
 @pytest.mark.slow

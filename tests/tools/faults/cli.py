@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("bin/faults", description="Injects faults into real processes.")
     parser.add_argument("--list", action="store_true", help="say which faults there are, and run none")
     parser.add_argument("--only", metavar="F09,F12", help="run these; F62 is F62b too")
-    parser.add_argument("--quick", action="store_true", help="run the choice that CI runs")
+    parser.add_argument("--quick", action="store_true", help="run the choice that CI runs; workers are forks")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="scenarios at a time, where they may")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the results there as tables")

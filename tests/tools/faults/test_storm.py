@@ -60,8 +60,9 @@ def test_fault_that_asserts_is_a_violation_and_ends_nothing():
 @pytest.mark.timeout(400)
 def test_short_storm_finds_no_violation(tmp_path):
     """The seed decides which faults come: among the first ones are a restart of the server and a lost host."""
+    options = ["--storm", "0.4", "--quick", "--seed", "1164", "--keep", tmp_path / "kept"]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.tools.faults", "--storm", "0.4", "--seed", "1164", "--keep", tmp_path / "kept"],
+        [sys.executable, "-m", "tests.tools.faults", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
