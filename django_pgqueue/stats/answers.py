@@ -352,8 +352,8 @@ class Why:
         workers: How many live worker processes serve the queue.
         slots_busy, slots_total: The slots of these processes.
         busy_tasks: What occupies these slots, the longest first.
-        ahead: How many due jobs are claimed before it. For a job with a limit, those of its limit key alone; of an
-            ordered key, all jobs that come first.
+        ahead: How many due jobs are claimed before it, without those that their limit does not admit now. For a job
+            with a limit, those of its limit key alone; of an ordered key, all jobs that come first.
         limit_key: Its limit key, or None if it has no limit.
         admitted_at: When its limit admits it, if no job of its key comes first.
         blocking_job_id: The job of its ordered key that comes first.

@@ -221,6 +221,16 @@ def test_keys_are_bounded_in_all_lanes_together(monkeypatch):
     }
 
 
+def test_keys_without_due_jobs_are_no_keys_whose_state_is_read(monkeypatch):
+    for number in range(4):
+        add(f"two:a{number}", delay=60.0)
+    add("two:b", 3)
+    monkeypatch.setattr(ready, "NAMED_KEYS_TOTAL", 2)
+    monkeypatch.setattr(ready, "KEYS_TOTAL", 1)
+    assert counts() == (2, 1)
+    assert stats.overview().scheduled == Count(4)
+
+
 def test_limits_cost_no_statement_without_due_jobs(django_assert_num_queries):
     names = Pauses(connection)
     tasks.add.enqueue(1)

@@ -23,7 +23,7 @@ class DueJobs(NamedTuple):
     queue_name: str
     priority: int
     limit_key: str | None
-    """None: the jobs of all keys behind the first ones of the lane."""
+    """None: the jobs that are due later, and the due jobs of keys behind the first ones of the lane."""
     task_name: str
     weight: int
     due: int

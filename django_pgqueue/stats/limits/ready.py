@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 # Cost:  at most `rows_total` rows in all lanes together. Each row is read, because the index has neither the task nor
 #        the attempt
 #
-# The jobs of a lane are in the order of its index, so the window functions need no sort. Only the first keys of a lane
-# are returned with their names, and only the first due jobs with their places.
+# The jobs of a lane are in the order of its index, so the window functions need no sort. Only the due jobs of the first
+# keys that have any are returned with the name of their key, and only the first due jobs with their places.
 READY_LIMITED: Final = """/* pgqueue:ready_limited */
 """ + LANES + """,
 bound AS MATERIALIZED (
@@ -47,7 +47,7 @@ SELECT lane.queue_name, lane.priority, counted.limit_key, counted.task_name, cou
 FROM lane
 CROSS JOIN bound
 CROSS JOIN LATERAL (
-    SELECT CASE WHEN key_place <= bound.keys THEN numbered.limit_key END AS limit_key, task_name, weight,
+    SELECT CASE WHEN is_due AND key_place <= bound.keys THEN numbered.limit_key END AS limit_key, task_name, weight,
            count(*) FILTER (WHERE is_due) AS due,
            min(run_after) FILTER (WHERE is_due) AS oldest_at,
            count(*) FILTER (WHERE NOT is_due AND attempt = 0 AND unknown_since IS NULL) AS scheduled,
@@ -56,18 +56,25 @@ CROSS JOIN LATERAL (
            array_agg(place) FILTER (WHERE is_due AND place <= bound.places AND key_place <= bound.keys) AS places,
            sum(count(*)) OVER () >= bound.jobs AS is_cut
     FROM (
-        SELECT first.*,
-               run_after <= statement_timestamp() + %(time_shift)s::interval AS is_due,
-               row_number() OVER (ORDER BY limit_key, run_after, id) AS place,
-               dense_rank() OVER (ORDER BY limit_key) AS key_place
+        SELECT placed.*,
+               count(*) FILTER (WHERE is_due AND is_first) OVER (
+                   ORDER BY limit_key, run_after, id ROWS UNBOUNDED PRECEDING
+               ) AS key_place
         FROM (
-            SELECT id, limit_key, task_name, attempt, unknown_since, run_after, coalesce(limit_weight, 1) AS weight
-            FROM pgqueue_job
-            WHERE state = 'ready' AND limit_key IS NOT NULL
-              AND queue_name = lane.queue_name AND priority = lane.priority
-            ORDER BY limit_key, run_after, id
-            LIMIT (SELECT jobs FROM bound)
-        ) AS first
+            SELECT first.*,
+                   run_after <= statement_timestamp() + %(time_shift)s::interval AS is_due,
+                   row_number() OVER in_order AS place,
+                   lag(limit_key) OVER in_order IS DISTINCT FROM limit_key AS is_first
+            FROM (
+                SELECT id, limit_key, task_name, attempt, unknown_since, run_after, coalesce(limit_weight, 1) AS weight
+                FROM pgqueue_job
+                WHERE state = 'ready' AND limit_key IS NOT NULL
+                  AND queue_name = lane.queue_name AND priority = lane.priority
+                ORDER BY limit_key, run_after, id
+                LIMIT (SELECT jobs FROM bound)
+            ) AS first
+            WINDOW in_order AS (ORDER BY limit_key, run_after, id)
+        ) AS placed
     ) AS numbered
     GROUP BY 1, task_name, weight
 ) AS counted
@@ -77,8 +84,8 @@ ROWS_TOTAL: Final = 20_000
 """Maximum number of jobs to count in all lanes together."""
 ROWS_LIMIT: Final = 10_000
 """Maximum number of jobs to count in one lane."""
-NAMED_KEYS_TOTAL: Final = 2000
-"""Maximum number of keys with ready jobs that are counted one by one in all lanes together."""
+NAMED_KEYS_TOTAL: Final = 1000
+"""Maximum number of keys with due jobs that are counted one by one in all lanes together."""
 KEYS_TOTAL: Final = 500
 """Maximum number of keys with due jobs whose state is read. Due jobs of further keys count as due."""
 PLACES_TOTAL: Final = 1000

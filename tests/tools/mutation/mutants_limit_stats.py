@@ -121,6 +121,12 @@ LIMIT_STATS = [
             inside="ready._admitted",
         ),
         Mutant(
+            "keys without due jobs come first",
+            "count(*) FILTER (WHERE is_due AND is_first)",
+            "count(*) FILTER (WHERE is_first)",
+            inside="READY_LIMITED",
+        ),
+        Mutant(
             "a chunk holds its jobs",
             "elif is_chunk_key(key) and key in chunk_keys",
             "elif False",
