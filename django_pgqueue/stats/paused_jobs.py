@@ -109,9 +109,7 @@ class _RunningCounts:
     def __init__(self, connection: Connection) -> None:
         self._counts: Counter[tuple[Pausable, str]] = Counter()
         total = 0
-        for queue_name, task_name, limit_key, count in execute(
-            connection, RUNNING_BY_TARGET, {"limit": RUNNING_LIMIT}
-        ):
+        for queue_name, task_name, limit_key, count in execute(connection, RUNNING_BY_TARGET, {"limit": RUNNING_LIMIT}):
             total += count
             self._counts[Pausable.QUEUE, queue_name] += count
             self._counts[Pausable.TASK, task_name] += count
