@@ -56,11 +56,12 @@ def wake_workers_after_commit(connection: BaseDatabaseWrapper, payload: str = ""
     NOTIFY is a statement of its own after the commit. Inside the transaction it holds a lock on the whole database
     until the commit is on disk, and 8 clients fell from 21,484 inserts a second to 7,255. A lost notification delays a
     job by a poll interval at most, and a failure never reaches the caller. A notification about new jobs is skipped if
-    another was sent just before. One with a payload never is; without autocommit it is part of the transaction.
+    another was sent just before. One with a payload never is; without autocommit it is part of the transaction, also in
+    an `atomic()` block, which then neither commits nor calls what waits for the commit.
     """
     if not get_settings().NOTIFY:
         return
-    if connection.in_atomic_block:
+    if connection.in_atomic_block and connection.commit_on_exit:
         connection.on_commit(lambda: _wake_workers(connection, payload, channel), robust=True)
     elif connection.get_autocommit():
         _wake_workers(connection, payload, channel)

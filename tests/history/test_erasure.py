@@ -92,7 +92,8 @@ def test_erased_values_are_named_on_the_page_of_the_job(admin_client):
     [job_id] = make(connection)
     history.erase(jobs=[job_id])
     page = admin_client.get(f"/admin/pgqueue/job/{job_id}/change/").content.decode()
-    assert page.count("Erased.") == 2
+    assert page.count("Erased.") == 3
+    assert page.count("The arguments of this job cannot be edited. Erased.") == 1
     assert "secret" not in page
 
 

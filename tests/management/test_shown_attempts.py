@@ -70,6 +70,7 @@ def test_show_of_running_job_says_only_of_ended_attempts_that_they_may_run(pgque
     claim(job_id)
     Execution.objects.update(worker_id=worker_id)
     Execution.objects.filter(outcome="failed").update(outcome="crashed", error=LEASE_RAN_OUT)
+    Worker.objects.filter(pk=worker_id).update(last_heartbeat_at=timezone.now())
     document = pgqueue("jobs", "show", job_id, "--json").document
     assert [(each["outcome"], each["may_still_run"]) for each in document["attempts"]] == [
         (None, False),

@@ -465,6 +465,7 @@ def test_cancel_running_job_notifies_workers(listening, engine):
     assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [CANCEL_REQUESTED]
 
 
+@pytest.mark.promise("defect-notice-without-autocommit")
 def test_pause_without_autocommit_notifies_at_commit(committing, listening):
     transaction.set_autocommit(False)
     try:
@@ -475,6 +476,9 @@ def test_pause_without_autocommit_notifies_at_commit(committing, listening):
         control.resume("mail")
         transaction.rollback()
         assert not list(listening.notifies(timeout=0.05))
+        control.limits.end_hold("stripe")
+        transaction.commit()
+        assert [notice.payload for notice in listening.notifies(timeout=LONG, stop_after=1)] == [PAUSES_CHANGED]
     finally:
         transaction.rollback()
         transaction.set_autocommit(True)

@@ -142,7 +142,7 @@ ATTEMPTS = [
             "False and",
             inside="show_action._write",
         ),
-        Mutant("an attempt that runs may still run", "not is_running and", "", inside="show_action._attempt"),
+        Mutant("an attempt that runs may still run", " and not is_running", "", inside="show_action._attempt"),
         Mutant("one sentence is in UTC", "None if out.is_json else date_of", "None", inside="show_action.show"),
         Mutant("a shell shows one retry too many", "retries[-SHOWN:]", "retries", inside="show_action.show"),
     ),

@@ -100,4 +100,11 @@ LATENCY = [
         inside="_Turn.__exit__",
         tests=("tests/worker/test_shared_connections.py",),
     ),
+    Mutant(
+        "an atomic block without autocommit keeps its notification",
+        " and connection.commit_on_exit",
+        "",
+        inside="wake_workers_after_commit",
+        tests=("tests/worker/test_waker.py",),
+    ),
 ]

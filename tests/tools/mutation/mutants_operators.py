@@ -202,10 +202,13 @@ ELSEWHERE = [
             inside="_RunningCounts.of",
         ),
         Mutant(
-            "a cut number of waiting jobs is exact", "count <= WAITING_LIMIT", "True", inside="paused_jobs._waiting"
+            "a cut number of waiting jobs is exact",
+            "Count.up_to(count, WAITING_LIMIT)",
+            "Count(count)",
+            inside="paused_jobs._waiting",
         ),
         Mutant(
-            "a cut number of running jobs is exact", "total <= RUNNING_LIMIT", "True", inside="_RunningCounts.__init__"
+            "a cut number of running jobs is exact", "total < RUNNING_LIMIT", "True", inside="_RunningCounts.__init__"
         ),
     ),
     *of_tests(
