@@ -24,6 +24,7 @@ from django_pgqueue.admin.navigation import allowed_url, jobs_url
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import State, TransitionName
 from django_pgqueue.stats import Count, Depth, LaneStats, Overview, QueueStats, WorkerStats
+from django_pgqueue.stats.answers import NONE
 from django_pgqueue.stats.overall import STATES_OF_LANES
 from django_pgqueue.stats.unread import read_each
 
@@ -32,8 +33,8 @@ from .page import ConsolePage, unread_banners
 
 STATES: Final = ("due", "held", "scheduled", "retrying", "unknown", "paused", "running", "lost", "dead")
 """The states of the columns."""
-RARE: Final = frozenset({"held", "unknown"})
-"""The states that have no column if no queue of the table has such jobs."""
+RARE: Final = frozenset({"held", "retrying", "unknown", "paused", "lost"})
+"""The states that have no column if it is known that no queue of the table has such jobs."""
 WAITING: Final = frozenset({"due", "held", "scheduled", "retrying", "unknown", "paused"})
 LABELS_OF_STATES: Final = {**LABELS, "held": gettext_lazy("held"), "unknown": gettext_lazy("unknown")}
 LONG: Final = timedelta(days=365)
@@ -78,7 +79,7 @@ def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
 
 def _lanes(lanes: Sequence[LaneStats]) -> dict[str, Any]:
     """Return the table of the lanes: its headings, and for each lane its priority and its figures."""
-    states = [state for state in shown_states(lanes) if state in STATES_OF_LANES]
+    states = shown_states(lanes, STATES_OF_LANES)
     return {
         "headings": [LABELS_OF_STATES[state] for state in states],
         "lanes": [
@@ -100,13 +101,13 @@ def queue_rows(
 ) -> list[dict[str, Any]]:
     """Return the rows of queues. With workers, each row lists the live ones that serve it."""
     live, found = [worker for worker in workers if worker.is_live], list(queues)
-    states = shown_states(found)
+    states = shown_states(found, STATES)
     return [_row(request, queue, states, [worker for worker in live if worker.serves(queue.name)]) for queue in found]
 
 
-def shown_states(depths: Sequence[Depth | LaneStats]) -> list[str]:
-    """Return the states that have a column in a table of these queues or lanes."""
-    return [state for state in STATES if state not in RARE or any(getattr(each, state).value for each in depths)]
+def shown_states(depths: Sequence[Depth | LaneStats], states: Iterable[str]) -> list[str]:
+    """Return which of some states have a column in a table of these queues or lanes."""
+    return [state for state in states if state not in RARE or any(getattr(each, state) != NONE for each in depths)]
 
 
 def _row(
