@@ -196,7 +196,11 @@ def test_overview_page_unreadable_history_is_named(client, connection, monkeypat
 @pytest.mark.parametrize(
     ("figure", "tiles", "cells"),
     [
-        ("ready", {"due", "oldest due", "scheduled", "retrying"}, {"due", "scheduled", "retrying", "paused"}),
+        (
+            "ready",
+            {"due", "oldest due", "scheduled", "retrying"},
+            {"due", "held", "scheduled", "retrying", "unknown", "paused"},
+        ),
         ("running", {"running"}, {"running", "lost"}),
         ("dead", set(), {"dead"}),
         ("dead_24h", {"dead in 24 h"}, set()),

@@ -86,8 +86,12 @@ def pages_of_scan(engine, params):
 
 @pytest.mark.usefixtures("counted_pages")
 def test_scan_from_cursor_walks_over_no_claimed_jobs(engine):
+    with helpers.without_statistics(engine, ["pgqueue_job", "pgqueue_pause"]):
+        check_scan_from_cursor(engine)
+
+
+def check_scan_from_cursor(engine):
     helpers.make_jobs(engine, BACKLOG)
-    engine.execute("ANALYZE pgqueue_job")
     [(run_after, job_id)] = engine.execute("SELECT run_after, id FROM pgqueue_job ORDER BY id DESC LIMIT 1").fetchall()
     engine.execute("UPDATE pgqueue_job SET state = 'dead', finished_at = now()")
     helpers.make_jobs(engine, 1)
@@ -95,7 +99,7 @@ def test_scan_from_cursor_walks_over_no_claimed_jobs(engine):
     known = {**place, **walks((claims.FIRST, helpers.DEFAULT_LANE), (helpers.DEFAULT_LANE, claims.LAST))}
     few, read = pages_of_scan(engine, known)
     many, _ = pages_of_scan(engine, all_lanes(engine))
-    assert few <= 30 < 100 < many, read
+    assert few <= 30 < 100 < many, "\n".join(map(str, read))
 
 
 def test_slow_scans_begin_at_cursors_until_a_claim_from_start(engine, make_fetcher, monkeypatch):
