@@ -130,7 +130,7 @@ def resume(
         task: The task to resume: a task of this package, a task of Django's tasks framework, or a task's name.
         limit_key: The limit to resume, by its name, or one limit key.
         reason: Text for the audit. 1,000 characters are stored.
-        by: The person or program that resumes, for the audit. 150 characters are stored.
+        by: The person or program that resumes it. The audit stores 150 characters.
         database: Alias of the database of the jobs. By default the database routers choose it.
 
     Returns:
@@ -243,7 +243,7 @@ def clear(
         task: The task to clear: a task of this package, a task of Django's tasks framework, or a task's name.
         limit_key: The limit to clear, by its name, or one limit key.
         reason: Text for the audit. 1,000 characters are stored.
-        by: The person or program that clears, for the audit. 150 characters are stored.
+        by: The person or program that cancels the jobs. The audit stores 150 characters.
         database: Alias of the database of the jobs. By default the database routers choose it.
 
     Returns:
@@ -282,7 +282,7 @@ def _clear(kind: Pausable, name: str, connection: BaseDatabaseWrapper, note: dic
 
 
 class _Clearing:
-    """The entry of the audit for one `clear()`. If it cancels no job, there is none."""
+    """Write the entry of the audit for one `clear()`, when the first job is cancelled."""
 
     def __init__(self, connection: BaseDatabaseWrapper, chosen: dict[str, str], note: dict[str, Any]) -> None:
         self.is_stop_asked = False

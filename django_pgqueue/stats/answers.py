@@ -75,7 +75,7 @@ class Depth:
         prefetched: Jobs that a worker has claimed, and that wait there for a free slot.
         lost: Jobs that a worker has claimed, but their lease is over, and no worker has rescued them yet.
         dead: Dead letters.
-        oldest_due_seconds: How long the oldest of the jobs in `due` has been due. None if there is none.
+        oldest_due_seconds: How long the oldest job in `due` has been due. None if no job is due.
     """
 
     due: Count = NONE

@@ -1,4 +1,4 @@
-"""Find jobs by the values of their search keys, for the lists of jobs in the admin.
+"""Find jobs by the values of their search keys. The lists of jobs in the admin call it.
 
 The cost is bounded: one index lookup for each name, which reads a limited number of keys, and one probe for each of
 these keys at most. The caller decides who may search. The statement leaves out the jobs that this user may not find

@@ -139,7 +139,7 @@ def _request_once(request: HttpRequest, alias: str, action: str, selection: Sele
 
 
 def _with_edited(alias: str, action: str, selection: Selection) -> Selection:
-    """Return the filter with the number of jobs that a retry leaves out, for the audit. A form could forge it.
+    """Return the filter with the number of jobs that a retry leaves out. The audit stores it, so no form supplies it.
 
     Raise `ValueError` if the action can change no job of the filter.
     """

@@ -165,7 +165,7 @@ def _cell_url(request: HttpRequest, queue: QueueStats, state: str) -> str:
 
 
 def prefetched_note(depth: Depth) -> str:
-    """Return how many jobs are claimed and do not run yet; "" if there are none."""
+    """Return a text with the number of jobs that wait in a worker for a free slot; "" if no job does."""
     return _("%(count)s claimed, waiting for a slot") % {"count": depth.prefetched} if depth.prefetched.value else ""
 
 

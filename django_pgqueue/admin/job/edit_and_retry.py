@@ -75,7 +75,7 @@ class EditForm(ArgumentForm):
 
 
 class Offer(NamedTuple):
-    """The URL of the form, or why there is none. Both are "" if the user or the state of the job does not allow it."""
+    """The URL of the form, or why the job has no form. Both are "" if its state or the permissions forbid the edit."""
 
     url: str = ""
     note: str = ""

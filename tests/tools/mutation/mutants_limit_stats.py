@@ -245,7 +245,10 @@ LIMIT_STATS = [
             inside="_overview",
         ),
         Mutant(
-            "workers that are not read are none", "workers if has_workers else None", "workers", inside="overall._slots"
+            "unread workers have slots",
+            "workers if has_workers else None",
+            "workers",
+            inside="overall._slots",
         ),
         Mutant("a rate that is not read is 0", 'None if "enqueued" in unread else', "", inside="DepthReading.of_name"),
     ),
