@@ -19,6 +19,7 @@ from django.apps import AppConfig
 
 from django_pgqueue import Breaker, Limit, signals
 from django_pgqueue.tasks import registry
+from django_pgqueue.worker.claiming import fetcher, next_scan
 from django_pgqueue.worker.execution import process_events
 from django_pgqueue.worker.runtime import django_connections, shared_connections
 
@@ -123,6 +124,13 @@ class HooksConfig(AppConfig):
         """Close idle connections after half a second, because the usual times would be long for a test."""
         shared_connections.IDLE_SECONDS = 0.5  # type: ignore[misc]
         django_connections.IDLE_SECONDS = 0.5  # type: ignore[misc]
+
+    def slow_idle_scans(self, factor: str) -> None:
+        """Multiply the waits between the scans of idle processes, because stalls of a busy host are longer."""
+        times = float(factor)
+        fetcher.IDLE_PAUSES_SECONDS = tuple(times * each for each in fetcher.IDLE_PAUSES_SECONDS)  # type: ignore[misc]
+        next_scan.APART_SECONDS *= times  # type: ignore[misc]
+        next_scan.UNDER_WAY_SECONDS *= times  # type: ignore[misc]
 
     def slow_start_receiver(self) -> None:
         def receiver(**named: Any) -> None:

@@ -219,6 +219,33 @@ def test_next_scan_constant_notifications_scan_is_due():
     assert time.monotonic() - began > next_scan.HELD_BACK_SECONDS
 
 
+def test_next_scan_follows_the_moment_of_the_last_one(monkeypatch):
+    """All processes count from the notification. Otherwise their moments drift apart, and no scan answers for all."""
+    first, second = siblings(2)
+    first.set_room(has_room=True)
+    clock = helpers.Clock(monkeypatch, next_scan)
+    for shared in (first, second):
+        own_next_scan = NextScan(Lanes([], shared))
+        own_next_scan.moment = notified_at = clock.now
+        own_next_scan.take_moment(0)
+        clock.pass_by(0.004)
+        own_next_scan.after(0.005)
+        assert own_next_scan.moment == notified_at + 0.005
+
+
+def test_next_scan_of_the_first_process_has_no_extra_wait(monkeypatch):
+    """It scans for the others. After a stall longer than the interval, it waits for a whole interval."""
+    first, second = siblings(2)
+    first.set_room(has_room=True)
+    clock = helpers.Clock(monkeypatch, next_scan)
+    own_next_scan, sibling_next_scan = NextScan(Lanes([], first)), NextScan(Lanes([], second))
+    assert own_next_scan.after(0.005) == pytest.approx(0.005)
+    assert sibling_next_scan.after(0.005) >= 0.005 + next_scan.APART_SECONDS
+    clock.pass_by(1.0)
+    own_next_scan.take_moment(0)
+    assert own_next_scan.after(0.015) == pytest.approx(0.015)
+
+
 def test_next_scan_without_siblings_keeps_the_intervals(make_fetcher):
     own_next_scan = NextScan(Lanes([]))
     assert [own_next_scan.after(seconds) for seconds in module.IDLE_PAUSES_SECONDS] == list(module.IDLE_PAUSES_SECONDS)

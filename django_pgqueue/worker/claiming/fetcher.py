@@ -51,10 +51,10 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 EXECUTION_ID: Final = attrgetter("execution_id")
 WAIT_LIMIT_SECONDS: Final = 1.0
-IDLE_PAUSES_SECONDS: Final = (0.005, 0.015, 0.06, 0.24)
+IDLE_PAUSES_SECONDS: Final[tuple[float, ...]] = (0.005, 0.015, 0.06, 0.24)
 """Intervals of the polls at 5, 20, 80 and 320 ms after the last job, before a long sleep. `enqueue()` omits
-notifications that follow another within 5 ms, and relies on these polls. The processes of one supervisor poll for each
-other: each interval is then up to 2.5 times as long, plus 3 ms (see `next_scan`)."""
+notifications that follow another within 5 ms, and relies on these polls. Of the processes of one supervisor, the first
+that has room polls for the others. Their own intervals are up to 2.5 times as long, plus 3 ms (see `next_scan`)."""
 START_SECONDS: Final = 0.001
 """How long the fetcher leaves the interpreter to a slot that starts an announced job. The end of a job wakes it."""
 NEW_JOBS: Final = frozenset({""})

@@ -1,8 +1,8 @@
 """Decide when an idle fetcher scans next, and whether the scan of a sibling process can replace its own.
 
 A notification wakes all idle processes of a supervisor together, so all of them would scan, and scan again, at the same
-time. Each process therefore waits somewhat longer than necessary, by a random time, so that one of them scans first.
-The others skip their own scan if that scan began late enough to answer for it (see `SharedScans`).
+time. The first process with room for a job scans in time, and the others wait somewhat longer, by a random time. They
+skip their own scan if another one began late enough to answer for it (see `SharedScans`).
 
 Only the fetcher's thread uses `NextScan`. `Pacing` is the interval of any scan that recurs.
 """
@@ -138,6 +138,8 @@ class NextScan:
         self.moment: float | None = None
         """The next scan must see everything that was committed by this time. None: no sibling can answer for it."""
         self._interval_seconds = 0.0
+        self._last_moment: float | None = None
+        """The moment of the last scan that a sibling could answer for. The moments of the next intervals follow it."""
         self._held_back_at: float | None = None
         """Since when notifications have been held back without a scan."""
 
@@ -153,14 +155,19 @@ class NextScan:
         answer.
         """
         moment, self.moment = self.moment, None
+        self._last_moment = moment
         return None if self.lanes.can_continue(free_slots) else moment
 
     def after(self, pause_seconds: float) -> float:
-        """Return how many seconds to sleep before a scan that is due in `pause_seconds`."""
+        """Return how many seconds to sleep before a scan that is due `pause_seconds` after the last one.
+
+        The interval begins at the moment of the last scan, and not when it was answered. So a notification gives all
+        processes nearly the same moments, and one scan answers each of them.
+        """
         if self.lanes.shared is None:
             return pause_seconds
         self._interval_seconds = pause_seconds
-        return self._seconds_until(time.monotonic() + pause_seconds)
+        return self._seconds_until((self._last_moment or time.monotonic()) + pause_seconds)
 
     def hold_back(self, moment: float | None, *, announced: bool) -> float | None:
         """Return how many seconds a sibling has to scan instead of this process, or None if it is time to scan.
@@ -193,5 +200,8 @@ class NextScan:
 
     def _seconds_until(self, moment: float) -> float:
         self.moment = moment
+        until_moment_seconds = moment - time.monotonic()
+        if self.is_first:  # it scans for the others. After a stall of the host, it does not catch up on each scan
+            return until_moment_seconds if until_moment_seconds > 0 else self._interval_seconds
         extra_seconds = random.uniform(0, MAX_EXTRA_FACTOR) * self._interval_seconds  # noqa: S311 -- spreads load
-        return max(0.0, moment - time.monotonic()) + APART_SECONDS + extra_seconds
+        return max(0.0, until_moment_seconds) + APART_SECONDS + extra_seconds

@@ -113,6 +113,24 @@ BOUNDS = of_tests(
         "True",
         inside="NextScan.hold_back",
     ),
+    Mutant(
+        "intervals begin when the last scan was answered",
+        "(self._last_moment or time.monotonic())",
+        "time.monotonic()",
+        inside="NextScan.after",
+    ),
+    Mutant(
+        "the first process waits like the others",
+        "if self.is_first:",
+        "if False:",
+        inside="NextScan._seconds_until",
+    ),
+    Mutant(
+        "the first process catches up on each scan",
+        "if until_moment_seconds > 0 else self._interval_seconds",
+        "if until_moment_seconds > 0 else 0.0",
+        inside="NextScan._seconds_until",
+    ),
 )
 LOCKED = of_tests(
     ("tests/concurrency/test_locked_batches.py",),
