@@ -19,6 +19,7 @@ if not DEBUG and FOR_DEVELOPMENT in {SECRET_KEY, SHOP_PAYMENT_SECRET}:
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=[])
 
 INSTALLED_APPS = [
+    "django_pgqueue",  # before the admin, whose index page then shows what is wrong with the queue
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -26,7 +27,6 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django.contrib.postgres",
-    "django_pgqueue",
     "example_project.library",
     "example_project.shop",
 ]

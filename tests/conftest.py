@@ -21,6 +21,7 @@ from django_pgqueue.db import engine_connection, notifications, statements
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import completions
 from django_pgqueue.lifecycle.types import Cancelled, Claimed, ExecutionKey, Released
+from django_pgqueue.stats.causes import current, facts
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 from tests import helpers
@@ -224,6 +225,14 @@ def fresh_registry() -> Iterator[None]:
     """Forget what the registry has derived from the tasks of a test, such as tasks of the documentation's examples."""
     yield
     registry._limits = registry._chunk_keys = None
+
+
+@pytest.fixture(autouse=True)
+def fresh_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read counts and causes anew each time, because tests change rows between two readings."""
+    current.forget()
+    monkeypatch.setattr(current, "AGE_LIMIT_SECONDS", 0.0)
+    monkeypatch.setattr(facts, "_may_read_schedules", {})
 
 
 @pytest.fixture(autouse=True)

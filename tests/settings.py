@@ -27,12 +27,12 @@ ROOT_URLCONF = "tests.urls"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 INSTALLED_APPS = [
+    "django_pgqueue",
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
-    "django_pgqueue",
     "django_pgqueue.contrib.remote",
     "tests.app",
     "tests.framework",

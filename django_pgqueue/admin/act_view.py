@@ -16,6 +16,7 @@ from django.http import HttpRequest, HttpResponseBase
 from django.views.decorators.http import require_http_methods
 
 from django_pgqueue.acts import OperatorAct
+from django_pgqueue.stats.causes.current import forget
 
 BUTTON: Final = ("POST",)
 READING: Final = ("GET", "HEAD")
@@ -40,6 +41,8 @@ def act_view(
             check(request, act)
         request.current_app = site.name
         answer: HttpResponseBase = view(request, *args, **kwargs)
+        if request.method == "POST":
+            forget()
         return answer
 
     return site.admin_view(checked)

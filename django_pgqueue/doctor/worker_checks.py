@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django_pgqueue import __version__, stats
+from django_pgqueue.display import visible
 from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
@@ -282,4 +283,21 @@ def _schedules(session: Session) -> Result:
     return Result(Level.WARNING if level is Level.OK else level, what, fix, {"behind": found})
 
 
-WORKER_CHECKS: Final = (_stale_workers, _worker_versions, _unserved_queues, _leases, _timeouts, _schedules)
+@check(
+    "causes",
+    "Error: a cause that lasts until somebody acts keeps jobs from running. Warning: another cause does, or jobs of a "
+    "task or a schedule die in a row.",
+    "These jobs do not run, or fail. The sentences are those of the overview, without limit keys.",
+)
+def _causes(session: Session) -> Result:
+    found = stats.causes(session.alias)
+    urgent = sum(each.is_urgent for each in found)
+    data = {"urgent": urgent, "causes": [{"kind": each.kind, "sentence": each.sentence} for each in found[:SHOWN]]}
+    if not found:
+        return ok("Nothing keeps jobs from running.", **data)
+    more = f" And {len(found) - 1:,} more." if len(found) > 1 else ""
+    what = f"{visible(found[0].sentence)}{more}"
+    return Result(Level.ERROR if urgent else Level.WARNING, what, "manage.py pgqueue status", data)
+
+
+WORKER_CHECKS: Final = (_stale_workers, _worker_versions, _unserved_queues, _leases, _timeouts, _schedules, _causes)

@@ -7,6 +7,7 @@ beyond a limit are counted together.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -17,9 +18,11 @@ from django_pgqueue import stats
 from django_pgqueue.db.statements import execute
 from django_pgqueue.doctor.session import Session
 from django_pgqueue.ground.readings import DATABASE_UP, NOT_READ, Gauge, Reading, Sample
-from django_pgqueue.stats import Count, LimitFigures, Overview, QueueStats
+from django_pgqueue.stats import CauseKind, Count, LimitFigures, Overview, QueueStats
 from django_pgqueue.stats.alias import connection_of
 from django_pgqueue.stats.answers import FIGURE_OF_STATE, STATES
+from django_pgqueue.stats.causes.current import causes_of, current
+from django_pgqueue.stats.causes.words import Words
 from django_pgqueue.stats.suspended import BatchFigures, SuspendedJobs, batch_figures, suspended_jobs, unreceived_events
 from django_pgqueue.stats.unread import Figures, read_each
 from django_pgqueue.tasks import registry
@@ -38,7 +41,7 @@ NEEDS: Final = {
     "pgqueue_finished_per_minute": ("finished",),
     **dict.fromkeys(("pgqueue_queue_workers", "pgqueue_queue_slots", "pgqueue_live_workers"), ("workers",)),
     "pgqueue_queue_slots_busy": ("workers", "running"),
-    "pgqueue_dead_last_day": ("dead_24h",),
+    "pgqueue_dead_last_day": ("dead",),
     **dict.fromkeys(("pgqueue_jobs_suspended", "pgqueue_oldest_suspended_seconds"), ("suspended",)),
     **dict.fromkeys(("pgqueue_batches", "pgqueue_oldest_open_batch_seconds"), ("batches",)),
 }
@@ -73,7 +76,10 @@ class Snapshot:
     def __init__(self, connection: BaseDatabaseWrapper, figures: Figures) -> None:
         self.alias = connection.alias
         self.figures = figures
-        self.overview: Overview = stats.overview(connection.alias, figures)
+        facts = current(connection.alias, figures)
+        self.overview: Overview = facts.overview
+        self.causes = causes_of(facts, Words())
+        figures.unread.update(self.overview.unread)
         self.schedules_late_seconds = self.figures.read("schedules", lambda: _late_seconds(connection), None)
         self.named, rest = _with_label(self.overview.queues)
         """The queues with a label of their own."""
@@ -180,6 +186,11 @@ def _batches(snapshot: Snapshot) -> Iterator[Sample]:
     return (((state,), count) for state, count in snapshot.batches.by_state.items())
 
 
+def _causes(snapshot: Snapshot) -> Iterator[Sample]:
+    found = Counter(cause.kind for cause in snapshot.causes)
+    return (((kind,), found[kind]) for kind in CauseKind)
+
+
 def _schedules(snapshot: Snapshot) -> Iterator[Sample]:
     if snapshot.schedules_late_seconds is not None:
         yield (), snapshot.schedules_late_seconds
@@ -231,6 +242,7 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
         Gauge("pgqueue_dead_last_day", "Jobs that became dead within 24 hours and were not retried, at most 10,000."),
         _one(lambda snapshot: snapshot.overview.dead_24h.value),
     ),
+    (Gauge("pgqueue_causes", "What keeps jobs from running or makes them fail: causes by kind.", ("kind",)), _causes),
     (Gauge("pgqueue_schedules_late_seconds", "How late the latest schedule is, or 0."), _schedules),
     (
         Gauge("pgqueue_jobs_suspended", "Jobs that a durable step suspends, at most 10,000.", QUEUE_AND_STATE),
@@ -277,9 +289,9 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
 def collect(database: str | None = None) -> list[Reading]:
     """Read the gauges of the queue from the database.
 
-    Runs about 14 read-only statements, and up to nine more if a task declares a limit, each for at most 2 s, in a
-    transaction of its own or in a savepoint of the open one. Their cost is bounded: see `stats.queues()` and
-    `stats.limits()`.
+    Runs about 16 read-only statements, or three if the counts of the last five seconds are used again, and up to nine
+    more if a task declares a limit. Each runs for at most 2 s, in a transaction of its own or in a savepoint of the
+    open one. Their cost is bounded: see `stats.queues()` and `stats.limits()`.
 
     Args:
         database: Alias of the database of the jobs. By default the database routers choose it.

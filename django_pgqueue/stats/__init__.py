@@ -19,6 +19,8 @@ from .answers import (
     Why,
     WorkerStats,
 )
+from .causes.cause import Cause, CauseKind
+from .causes.current import causes
 from .explanation import why
 from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughput, Throughput
 from .fleet import RunningJob, running_jobs, workers
@@ -33,6 +35,8 @@ from .used_names import Names, first_id, first_id_since, last_id, names
 __all__ = [
     "AttemptCounts",
     "BusyTask",
+    "Cause",
+    "CauseKind",
     "Count",
     "Depth",
     "Durations",
@@ -59,6 +63,7 @@ __all__ = [
     "Throughput",
     "Why",
     "WorkerStats",
+    "causes",
     "failure_classes",
     "failures",
     "first_id",

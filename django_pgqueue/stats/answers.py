@@ -253,7 +253,7 @@ class Overview(Depth):
         unserved_queues: The names of the queues that have due jobs and no live worker.
         unread: The figures that could not be read because of a value in a row, each with the reason. Their counts are 0
             and not exact, and their other numbers are None. Their names are `ready` (due, held, later and paused jobs),
-            `running`, `waiting`, `dead`, `dead_24h`, `enqueued`, `finished`, `workers` and `suspended`.
+            `running`, `waiting`, `dead` (with `dead_24h`), `enqueued`, `finished`, `workers` and `suspended`.
     """
 
     dead_24h: Count

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.settings.conf import DAY_SECONDS, get_settings
 
 from . import queries, rollup_queries
 from .answers import FIGURE_OF_STATE, NOT_READ, STATES, Count
 from .fleet import OPEN_LIMIT, OpenGroup, Pauses, read_open_groups
 from .graphs import queries as graph_queries
 from .lane_counts import Ready
-from .limits.ready import read_ready_limited
+from .limits.ready import ReadyJobs, WaitingKey, read_ready_limited
 from .unread import Figures
 from .used_names import first_id_since
 
@@ -52,6 +52,7 @@ class DepthSums:
     counts: defaultdict[str, Count] = field(default_factory=lambda: defaultdict(Count))
     """The jobs by state, by the names of the fields of `Depth`."""
     oldest_due_seconds: float | None = None
+    dead_24h: int = 0
     enqueued: float = 0.0
     finished: float = 0.0
 
@@ -81,6 +82,7 @@ class DepthReading:
         self.pauses = Pauses(connection)
         self.sums: defaultdict[str, DepthSums] = defaultdict(DepthSums)
         self.ready: list[Ready] = []
+        self.waiting_keys: list[WaitingKey] = []
         self.cut: set[str] = set()
         """The states in which every queue or task may have more jobs than were counted."""
         self.enqueued_is_estimate = False
@@ -113,7 +115,8 @@ class DepthReading:
 
     def _add_ready(self) -> None:
         by_task = self.by_task or bool(self.pauses.of_tasks)
-        rows = self.ready = read_ready(self.connection, self.pauses, by_task=by_task)
+        rows, self.waiting_keys = read_ready(self.connection, self.pauses, by_task=by_task)
+        self.ready = rows
         for ready in rows:
             is_paused = ready.queue_name in self.pauses.of_queues or ready.task_name in self.pauses.of_tasks
             self.sums[self._name(ready.queue_name, ready.task_name or "")].add_ready(ready, is_paused=is_paused)
@@ -135,17 +138,21 @@ class DepthReading:
             self.cut |= set(states)
 
     def _add_waiting(self) -> None:
-        self._add_first("waiting", graph_queries.FIRST_WAITING)
+        self._add_first("waiting", execute(self.connection, graph_queries.FIRST_WAITING, {"limit": COUNT_LIMIT}))
 
     def _add_dead(self) -> None:
-        self._add_first("dead", queries.NEWEST_DEAD)
+        rows = execute(self.connection, queries.NEWEST_DEAD, {"limit": COUNT_LIMIT, "seconds": DAY_SECONDS})
+        self._add_first("dead", [row[:3] for row in rows])
+        for queue_name, task_name, _, recent in rows:
+            self.sums[self._name(queue_name, task_name)].dead_24h += recent
 
-    def _add_first(self, state: str, statement: str) -> None:
+    def _add_first(self, state: str, rows: Iterable[tuple[str, str, int]]) -> None:
         """Add the first jobs in a state. If there are more, any queue or task can have them."""
-        rows = execute(self.connection, statement, {"limit": COUNT_LIMIT})
+        total = 0
         for queue_name, task_name, count in rows:
             self.sums[self._name(queue_name, task_name)].counts[state] += Count(count)
-        if sum(count for _, _, count in rows) >= COUNT_LIMIT:
+            total += count
+        if total >= COUNT_LIMIT:
             self.cut.add(state)
 
     def _add_enqueued(self) -> None:
@@ -174,12 +181,18 @@ def _cut_states(rows: Iterable[Ready]) -> set[str]:
     return {state for state, name in CUT_STATES.items() if any(getattr(ready, name) for ready in found)}
 
 
-def read_ready(connection: Connection, pauses: Pauses, *, by_task: bool) -> list[Ready]:
+def read_ready(connection: Connection, pauses: Pauses, *, by_task: bool) -> ReadyJobs:
     """Return the ready jobs of each lane, or of each task in each lane. Those with a limit come last, by task.
 
     Runs one statement, and one more that looks for jobs with a limit. If such jobs are due, two more read what their
     limits admit.
     """
+    limited = read_ready_limited(connection, pauses)
+    return ReadyJobs([*read_ready_unlimited(connection, by_task=by_task), *limited.rows], limited.keys)
+
+
+def read_ready_unlimited(connection: Connection, *, by_task: bool) -> list[Ready]:
+    """Return the ready jobs without a limit. Runs one statement."""
     params = {
         "limit": COUNT_LIMIT,
         "lanes_limit": LANES_LIMIT,
@@ -192,4 +205,4 @@ def read_ready(connection: Connection, pauses: Pauses, *, by_task: bool) -> list
         sums = ("due", "scheduled", "retrying", "unknown")
         whole: list[dict[str, Any]] = [{name: int(getattr(row, name)) for name in sums} for row in rows]
         rows = [row._replace(**counts) for row, counts in zip(rows, whole, strict=True)]
-    return [*rows, *read_ready_limited(connection, pauses)]
+    return rows

@@ -7,7 +7,6 @@ statement.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from django_pgqueue.db.statements import Connection
 
 from .answers import BusyTask, WorkerStats
-from .fleet import OpenGroup, Pauses, SlotsOfQueues, busy_groups, read_open_groups, read_workers
+from .fleet import OpenGroup, Pauses, SlotsOfQueues, busy_tasks, read_open_groups, read_workers
 from .limits.controls import Controls, controls_of
 
 
@@ -53,15 +52,7 @@ class ExplainedJob:
 
     def busy_tasks(self) -> tuple[BusyTask, ...]:
         """Return the tasks that occupy the slots, the one with the longest attempt first."""
-        found: dict[str, BusyTask] = {}
-        of_queues = SlotsOfQueues(self.workers, self._open_groups)
-        for group in busy_groups(self._open_groups, [worker.id for worker in self.workers]):
-            if not group.slots or not of_queues.occupies(group, self.row.queue_name):
-                continue
-            known = found.get(group.task_name, BusyTask(task_name=group.task_name, slots=0, longest_seconds=0.0))
-            longest = max(known.longest_seconds, group.longest_seconds)
-            found[group.task_name] = replace(known, slots=known.slots + group.slots, longest_seconds=longest)
-        return tuple(found.values())
+        return busy_tasks(self.row.queue_name, self.workers, self._open_groups)
 
     @cached_property
     def _open_groups(self) -> list[OpenGroup]:

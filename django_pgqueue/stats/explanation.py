@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.declared.breakers import PAUSED_BY
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import FINISHED, UNCOUNTED, Outcome, State
@@ -29,12 +28,20 @@ from .graphs.explanation import reason_of_graph
 from .lane_counts import Ready
 from .limits.explanation import ahead_in_key, reason_of_limit
 from .ownership import read_ownership
-from .sentences import jobs_ahead, number_text, sentence_of, span_text, utc_text
+from .sentences import (
+    NO_WORKER,
+    busy_text,
+    jobs_ahead,
+    paused_text,
+    sentence_of,
+    span_text,
+    unserved_text,
+    utc_text,
+)
 
 if TYPE_CHECKING:
     from django_pgqueue.models import Job
 
-SHOWN_TASKS: Final = 3
 COLUMNS: Final = (
     *("job_id", "task_name", "queue_name", "priority", "state", "attempt", "max_attempts", "run_after", "is_later"),
     *("expires_at", "is_expired", "unknown_since", "finished_at", "cancel_requested_at", "outcome", "claimed_at"),
@@ -185,16 +192,14 @@ def _of_workers(job: ExplainedJob) -> FoundReason | None:
         return FoundReason(Reason.NO_WORKER, _no_worker(job.connection), {"workers": 0})
     if job.workers:
         return None
-    processes = number_text(len(job.live_workers), "worker process")
-    sentence = f"{processes} run, and none of them serves the queue {job.row.queue_name}."
-    return FoundReason(Reason.QUEUE_NOT_SERVED, sentence.replace("1 worker process run,", "1 worker process runs,"))
+    return FoundReason(Reason.QUEUE_NOT_SERVED, unserved_text(len(job.live_workers), job.row.queue_name))
 
 
 def _no_worker(connection: Connection) -> str:
     """Return a sentence. A worker that waits for an adoption is not registered, so it looks like none."""
     differences = read_ownership(connection).differences if get_settings().CLONE_GUARD == "refuse" else ""
     if not differences:
-        return "No worker is running: start `manage.py runworker`."
+        return NO_WORKER
     return (
         f"No worker is running: the database belongs to another installation ({differences}), so workers wait for "
         "`manage.py pgqueue adopt`."
@@ -202,12 +207,7 @@ def _no_worker(connection: Connection) -> str:
 
 
 def _paused(job: ExplainedJob, reason: Reason, what: str, pause: PauseStats) -> FoundReason:
-    until = f", until {job.time_text(pause.until)}" if pause.until else ""
-    is_breaker = reason is Reason.LIMIT_PAUSED and pause.by == PAUSED_BY
-    who, by = ("A circuit breaker", "") if is_breaker else ("An operator", f"by {pause.by}, " if pause.by else "")
-    cause = f": {pause.reason.rstrip('.')}" if pause.reason else ""
-    sentence = f"{who} has paused the {what}{cause} ({by}since {job.time_text(pause.paused_at)}{until})."
-    return FoundReason(reason, sentence, {"pause": pause})
+    return FoundReason(reason, paused_text(f"the {what}", pause, job.time_text), {"pause": pause})
 
 
 def _in_line(job: ExplainedJob) -> FoundReason:
@@ -218,10 +218,7 @@ def _in_line(job: ExplainedJob) -> FoundReason:
     first = jobs_ahead(ahead, of_key=row.limit_key is not None)
     if busy >= total:
         tasks = job.busy_tasks()
-        shown = ", ".join(
-            f"{task.slots} × {in_words(task.task_name)} for up to {span_text(task.longest_seconds)}"
-            for task in tasks[:SHOWN_TASKS]
-        )
+        shown = busy_text(tasks)
         more = "" if ahead == NONE else f"; {first}"
         of_queue = any(worker.queue_concurrency for worker in job.workers)
         where = f"{'for' if of_queue else 'of the workers that serve'} {row.queue_name}"
@@ -250,7 +247,7 @@ def _ahead_in_lanes(job: ExplainedJob) -> Count:
     own = execute(connection, queries.AHEAD_IN_LANE, params)[0][0]
     ahead = Count.up_to(own, COUNT_LIMIT)
     first: dict[tuple[str, int], bool] = {}
-    for lane in read_ready(connection, pauses, by_task=bool(pauses.of_tasks)):
+    for lane in read_ready(connection, pauses, by_task=bool(pauses.of_tasks)).rows:
         is_paused = lane.queue_name in pauses.of_queues or lane.task_name in pauses.of_tasks
         if is_paused:
             continue

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from django_pgqueue.db.statements import Connection, execute
@@ -15,7 +15,7 @@ from django_pgqueue.tasks import registry
 
 from . import queries
 from .alias import connection_of
-from .answers import PauseStats, WorkerStats
+from .answers import BusyTask, PauseStats, WorkerStats
 
 WORKERS_LIMIT: Final = 1000
 OPEN_LIMIT: Final = 10_000
@@ -186,12 +186,19 @@ class Pauses:
         }
 
 
-def busy_groups(open_groups: Iterable[OpenGroup], worker_ids: Iterable[int]) -> list[OpenGroup]:
-    """Return the open executions of some workers, the longest first."""
-    wanted = set(worker_ids)
-    return sorted(
-        (group for group in open_groups if group.worker_id in wanted), key=lambda group: -group.longest_seconds
-    )
+def busy_tasks(
+    queue_name: str, workers: Sequence[WorkerStats], open_groups: Sequence[OpenGroup]
+) -> tuple[BusyTask, ...]:
+    """Return the tasks that occupy the slots of these workers for a queue, the one with the longest attempt first."""
+    found: dict[str, BusyTask] = {}
+    of_queues, worker_ids = SlotsOfQueues(workers, open_groups), {worker.id for worker in workers}
+    for group in sorted(open_groups, key=lambda group: -group.longest_seconds):
+        if group.worker_id not in worker_ids or not group.slots or not of_queues.occupies(group, queue_name):
+            continue
+        known = found.get(group.task_name, BusyTask(task_name=group.task_name, slots=0, longest_seconds=0.0))
+        longest = max(known.longest_seconds, group.longest_seconds)
+        found[group.task_name] = replace(known, slots=known.slots + group.slots, longest_seconds=longest)
+    return tuple(found.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from django_pgqueue.db.statements import execute
 from django_pgqueue.ground.served_queues import ServedQueues
-from django_pgqueue.settings.conf import DAY_SECONDS, get_settings, known_queues
+from django_pgqueue.settings.conf import get_settings, known_queues
 from django_pgqueue.tasks import registry
 
-from . import queries
 from .alias import connection_of
 from .answers import (
     FIGURE_OF_STATE,
@@ -56,7 +54,7 @@ def queues(database: str | None = None) -> list[QueueStats]:
     """
     connection = connection_of(database)
     reading = DepthReading(connection, by_task=False)
-    return _queues(reading, _workers(reading))
+    return _queues(reading, workers_of(reading))
 
 
 def tasks(database: str | None = None) -> list[TaskStats]:
@@ -89,7 +87,7 @@ def lanes(database: str | None = None) -> list[LaneStats]:
     """
     connection = connection_of(database)
     pauses = Pauses(connection)
-    return _lanes(read_ready(connection, pauses, by_task=False), pauses)
+    return _lanes(read_ready(connection, pauses, by_task=False).rows, pauses)
 
 
 def queue_figures(database: str | None = None, figures: Figures | None = None) -> QueueFigures:
@@ -102,7 +100,7 @@ def queue_figures(database: str | None = None, figures: Figures | None = None) -
         figures: Reads each figure, as in `read_each()`. By default the first one that cannot be read raises.
     """
     reading = DepthReading(connection_of(database), by_task=False, figures=figures)
-    found = _workers(reading)
+    found = workers_of(reading)
     return QueueFigures(
         queues=_queues(reading, found),
         lanes=_lanes(reading.ready, reading.pauses),
@@ -114,7 +112,7 @@ def queue_figures(database: str | None = None, figures: Figures | None = None) -
 def overview(database: str | None = None, figures: Figures | None = None) -> Overview:
     """Return the figures of all queues together, and the queues.
 
-    Runs two read-only statements more than `queues()`. If a value in a row makes a figure unreadable, it reads each
+    Runs one read-only statement more than `queues()`. If a value in a row makes a figure unreadable, it reads each
     figure alone, and `Overview.unread` names those that are missing.
 
     Args:
@@ -133,13 +131,14 @@ def overview(database: str | None = None, figures: Figures | None = None) -> Ove
 
 
 def _overview(reading: DepthReading) -> Overview:
-    connection, workers, unread = reading.connection, _workers(reading), reading.figures.unread
+    return overview_of(reading, workers_of(reading))
+
+
+def overview_of(reading: DepthReading, workers: Sequence[WorkerStats]) -> Overview:
+    """Return the figures of all queues together, from what was read of each and from the workers."""
+    connection, unread = reading.connection, reading.figures.unread
     live = [worker for worker in workers if worker.is_live]
     all_queues = _queues(reading, workers)
-    params = {"seconds": DAY_SECONDS, "limit": COUNT_LIMIT}
-    dead_24h = reading.figures.read(
-        "dead_24h", lambda: Count.up_to(execute(connection, queries.DEAD_SINCE, params)[0][0], COUNT_LIMIT), NOT_READ
-    )
     suspended = reading.figures.read("suspended", lambda: suspended_jobs(connection.alias).jobs, NOT_READ)
     oldest = [queue.oldest_due_seconds for queue in all_queues if queue.oldest_due_seconds is not None]
     sums: dict[str, Any] = {
@@ -151,7 +150,9 @@ def _overview(reading: DepthReading) -> Overview:
     return Overview(
         **sums,
         oldest_due_seconds=max(oldest, default=None),
-        dead_24h=dead_24h,
+        dead_24h=NOT_READ
+        if "dead" in unread
+        else Count.up_to(sum(sums.dead_24h for sums in reading.sums.values()), COUNT_LIMIT),
         suspended=suspended,
         enqueued_per_minute=None
         if "enqueued" in unread
@@ -167,7 +168,8 @@ def _overview(reading: DepthReading) -> Overview:
     )
 
 
-def _workers(reading: DepthReading) -> list[WorkerStats]:
+def workers_of(reading: DepthReading) -> list[WorkerStats]:
+    """Read the worker processes. Return none if they cannot be read."""
     return reading.figures.read("workers", lambda: read_workers(reading.connection, reading.open_groups), [])
 
 

@@ -182,33 +182,24 @@ FROM placed
 GROUP BY queue_name, task_name, worker_id
 """
 
-# Count the newest dead jobs by queue and task.
+# Count the newest dead jobs by queue and task, and those among them that have died within the last seconds.
 #
 # Index: pgqueue_job_finished, and the row of each entry
 NEWEST_DEAD: Final = """/* pgqueue:newest_dead */
 WITH newest AS MATERIALIZED (
-    SELECT queue_name, task_name
+    SELECT queue_name, task_name, finished_at
     FROM pgqueue_job
     WHERE state = 'dead' AND finished_at IS NOT NULL
     ORDER BY finished_at DESC
     LIMIT %(limit)s
 )
-SELECT queue_name, task_name, count(*) FROM newest GROUP BY queue_name, task_name
-"""
-
-# Count the jobs that have died within the last seconds.
-#
-# Index: pgqueue_job_finished
-DEAD_SINCE: Final = """/* pgqueue:dead_since */
-SELECT count(*)
-FROM (
-    SELECT 1
-    FROM pgqueue_job
-    WHERE state = 'dead'
-      AND finished_at >= statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(seconds)s::float8)
-    ORDER BY finished_at DESC
-    LIMIT %(limit)s
-) AS newest
+SELECT queue_name, task_name, count(*),
+       count(*) FILTER (
+           WHERE finished_at
+               >= statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(seconds)s::float8)
+       )
+FROM newest
+GROUP BY queue_name, task_name
 """
 
 # Count the newest jobs by queue and task, and return the lowest and the highest id of all of them.

@@ -1,10 +1,43 @@
-"""Times, durations and numbers in the sentences of `stats.why()`."""
+"""The sentences that `stats.why()` and `stats.causes()` share, and the times, durations and numbers in them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
-from .answers import Count
+from django_pgqueue.declared.breakers import PAUSED_BY
+from django_pgqueue.states import Pausable
+from django_pgqueue.tasks.registry import in_words
+
+from .answers import BusyTask, Count, PauseStats
+
+SHOWN_TASKS: Final = 3
+NO_WORKER: Final = "No worker is running: start `manage.py runworker`."
+
+
+def paused_text(what: str, pause: PauseStats, time_text: Callable[[datetime], str]) -> str:
+    """Return who has paused something, why, and until when."""
+    until = f", until {time_text(pause.until)}" if pause.until else ""
+    is_breaker = pause.kind is Pausable.LIMIT and pause.by == PAUSED_BY
+    who, by = ("A circuit breaker", "") if is_breaker else ("An operator", f"by {pause.by}, " if pause.by else "")
+    cause = f": {pause.reason.rstrip('.')}" if pause.reason else ""
+    return f"{who} has paused {what}{cause} ({by}since {time_text(pause.paused_at)}{until})."
+
+
+def unserved_text(live_workers: int, queue_name: str) -> str:
+    """Return that workers run, but none of them serves a queue."""
+    verb = "runs" if live_workers == 1 else "run"
+    processes = number_text(live_workers, "worker process")
+    return f"{processes} {verb}, and none of them serves the queue {in_words(queue_name)}."
+
+
+def busy_text(tasks: Sequence[BusyTask]) -> str:
+    """Return what occupies slots: the first tasks, each with its slots and its longest attempt."""
+    return ", ".join(
+        f"{task.slots} × {in_words(task.task_name)} for up to {span_text(task.longest_seconds)}"
+        for task in tasks[:SHOWN_TASKS]
+    )
 
 
 def utc_text(moment: datetime) -> str:

@@ -1,17 +1,20 @@
-"""The tag and the filter for pages that Django renders: the main figures on the index page, and the times of logs."""
+"""The tags and the filter for pages that Django renders: causes and figures on index pages, and the times of logs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from django.db import DatabaseError, transaction
 from django.template import Library
 
-from django_pgqueue import stats
+from django_pgqueue.stats.causes.current import current
 
 register = Library()
+
+CAUSES_SHOWN: Final = 5
+"""Causes on Django's index page. The overview has all."""
 
 
 @register.inclusion_tag("pgqueue/admin/index_figures.html", takes_context=True)
@@ -32,9 +35,29 @@ def pgqueue_figures(context: Mapping[str, Any]) -> dict[str, Any]:
     }
     try:
         with transaction.atomic(using=alias):
-            return {**found, "tiles": list(tiles(request, stats.overview(alias)))}
+            return {**found, "tiles": list(tiles(request, current(alias).overview))}
     except DatabaseError:
         return found
+
+
+@register.inclusion_tag("pgqueue/admin/index_causes.html", takes_context=True)
+def pgqueue_causes(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Show what is wrong with the queue, if the user may view jobs. A database that does not answer breaks no page."""
+    from django_pgqueue.admin import databases
+    from django_pgqueue.admin.console.causes import found_causes
+    from django_pgqueue.admin.navigation import allowed_url
+
+    request = context["request"]
+    if not request.user.has_perm("pgqueue.view_job"):
+        return {}
+    alias = databases.chosen(request)
+    try:
+        with transaction.atomic(using=alias):
+            causes = found_causes(request, current(alias), with_keys=False)
+    except DatabaseError:
+        return {}
+    more = len(causes) - CAUSES_SHOWN
+    return {"causes": causes[:CAUSES_SHOWN], "more": more, "overview_url": allowed_url(request, "overview")}
 
 
 @register.filter

@@ -147,7 +147,7 @@ def check_pages(client: Client, urls: Iterable[str]) -> None:
 @pytest.fixture
 def long_overview(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the overview show all tasks, queues and incidents."""
-    for name in ("NAMES_LIMIT", "INCIDENTS_LIMIT", "TASKS_LIMIT", "QUEUES_LIMIT"):
+    for name in ("CAUSES_SHOWN", "INCIDENTS_LIMIT", "TASKS_LIMIT", "QUEUES_LIMIT"):
         monkeypatch.setattr(overview, name, 100)
 
 

@@ -10,9 +10,8 @@ from django.core.management import CommandError
 from django.db import OperationalError, connection
 from django.test import RequestFactory
 
-from django_pgqueue import stats
 from django_pgqueue.doctor import Finding, Level
-from django_pgqueue.management.subcommands import doctor_command
+from django_pgqueue.management.subcommands import doctor_command, status_command
 from django_pgqueue.metrics import metrics_view, view
 from tests import helpers
 
@@ -22,14 +21,14 @@ pytestmark = pytest.mark.usefixtures("other")
 @pytest.fixture
 def lost(monkeypatch):
     """Let the figures of the alias `other` be unreadable."""
-    real = stats.overview
+    real = status_command.current
 
-    def overview(database=None):
+    def current(database, **options):
         if database == "other":
             raise OperationalError("connection refused\n\tis it running?")
-        return real(database)
+        return real(database, **options)
 
-    monkeypatch.setattr(stats, "overview", overview)
+    monkeypatch.setattr(status_command, "current", current)
 
 
 def test_status_of_all_databases_prints_each(pgqueue):

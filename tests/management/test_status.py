@@ -78,7 +78,8 @@ def test_status_and_lists_count_held_and_unknown_jobs_apart(pgqueue, db):
     add("nobody")
     Job.objects.filter(pk=helpers.make_job(connection, delay_seconds=15.0)).update(unknown_since=timezone.now())
     lines = pgqueue("status").out.splitlines()
-    assert lines[0] == "due         0"
+    assert [line[:20] for line in lines[:3]] == ["! 1 job waits: no wo", "! 1 job of tests.app", "! 1 job waits: no ta"]
+    assert "due         0" in lines
     assert "held        1, their limit admits none of them now" in lines
     assert "unknown     1, workers release them" in lines
     assert "later       0 scheduled, 0 retrying" in lines
@@ -126,22 +127,24 @@ def test_status_counts_prefetched_jobs_apart_from_running_ones(pgqueue, db):
 
 def test_status_shows_all_queues_and_who_is_unserved(pgqueue, busy):
     lines = pgqueue("status").out.splitlines()
-    assert lines[0].startswith("due         3, the oldest for ")
+    assert lines[:2] == ["! 3 jobs wait: 1 worker process runs, and none of them serves the queue mail.", ""]
+    assert lines[2].startswith("due         3, the oldest for ")
     assert "running     1, and 0 lost" in lines
     assert "dead        1, 1 of them in 24 h" in lines
     assert "workers     1, 1 of 4 slots busy" in lines
-    assert "unserved    no worker serves mail" in lines
     [mail] = [line.split() for line in lines if line.startswith("mail")]
     assert mail[1] == "3" and "1 of 4" in next(line for line in lines if line.startswith("pdf"))
     document = pgqueue("status", "--json").document
-    assert list(document) == keys("key of `pgqueue status`") == [field.name for field in fields(stats.Overview)]
+    names = [*(field.name for field in fields(stats.Overview)), "read_at", "causes"]
+    assert list(document) == keys("key of `pgqueue status`") == names
+    assert [cause["kind"] for cause in document["causes"]] == ["queue not served"]
     assert (document["due"], document["unserved_queues"]) == ({"value": 3, "is_exact": True}, ["mail"])
 
 
 def test_status_fits_a_terminal_and_colours_only_that(pgqueue, busy, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert "\x1b[31mno worker serves mail" in pgqueue("status", stdout=Terminal()).out
+    assert "\x1b[31m! 3 jobs wait: " in pgqueue("status", stdout=Terminal()).out
     monkeypatch.setenv("NO_COLOR", "1")
     out = pgqueue("status", stdout=Terminal()).out
     assert "\x1b" not in out and max(map(len, out.splitlines())) <= 80
@@ -183,7 +186,7 @@ def test_top_draws_again_and_leaves_a_clean_terminal(busy, interrupt):
     frames = out.split(top_command.HOME)[1:]
     assert len(frames) == 2
     for frame in frames:
-        assert f"{busy}  running  {helpers.NOOP}" in frame and "no worker serves mail" in frame
+        assert f"{busy}  running  {helpers.NOOP}" in frame and "none of them serves the queue" in frame
         assert frame.index("mail  ") < frame.index("pdf  ")  # the longest queue comes first
 
 
@@ -195,11 +198,11 @@ def test_top_fits_the_height_of_the_terminal(pgqueue, busy, interrupt, monkeypat
 
 
 def test_top_survives_a_database_outage(pgqueue, busy, interrupt, monkeypatch):
-    def overview(alias):
+    def current(alias, *, is_fresh):
         raise OperationalError("server closed the connection")
 
     closed = []
-    monkeypatch.setattr(stats, "overview", overview)
+    monkeypatch.setattr(top_command, "current", current)
     monkeypatch.setattr(top_command, "connections", {"default": SimpleNamespace(close=lambda: closed.append(1))})
     interrupt(2)
     out = pgqueue("top", stdout=Terminal()).out

@@ -230,14 +230,14 @@ def test_text_is_what_the_prometheus_client_reads(mail):
 def test_collect_is_read_only_with_a_time_limit(connection, monkeypatch):
     seen = {}
 
-    def overview(database, figures):
+    def current(database, figures):
         with connection.cursor() as cursor:
             cursor.execute("SELECT current_setting('transaction_read_only'), current_setting('statement_timeout')")
             seen["settings"] = cursor.fetchone()
-        return original(database)
+        return original(database, figures)
 
-    original = stats.overview
-    monkeypatch.setattr(stats, "overview", overview)
+    original = gauges.current
+    monkeypatch.setattr(gauges, "current", current)
     collect()
     assert seen["settings"] == ("on", "2s")
     helpers.make_jobs(connection, 1)  # the caller's transaction can write again

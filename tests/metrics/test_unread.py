@@ -28,7 +28,6 @@ FIGURES = {
     "enqueued": (queries, "NEWEST_ENQUEUED"),
     "finished": (rollup_queries, "ENDED_BY_TASK"),
     "workers": (queries, "WORKERS"),
-    "dead_24h": (queries, "DEAD_SINCE"),
     "suspended": (suspended, "SUSPENDED_JOBS"),
 }
 """Each figure of the overview, and the statement that reads it."""
@@ -38,7 +37,7 @@ ABSENT = {
     "enqueued": "pgqueue_enqueued_per_minute",
     "finished": "pgqueue_finished_per_minute",
     "workers": "pgqueue_live_workers",
-    "dead_24h": "pgqueue_dead_last_day",
+    "dead": "pgqueue_dead_last_day",
     "suspended": "pgqueue_jobs_suspended",
 }
 NUMBERS = {
@@ -91,7 +90,7 @@ def test_overview_unreadable_figure_is_not_0(connection, add_worker, monkeypatch
         assert {state for state in gauges.STATES if str(getattr(found, state)) == "–"} == states
         numbers = ("enqueued_per_minute", "finished_per_minute", "workers", "slots_busy", "slots_total")
         assert {name for name in numbers if getattr(found, name) is None} == set(NUMBERS.get(figure, ()))
-    assert (str(overview.dead_24h) == "–") == (figure == "dead_24h")
+    assert (str(overview.dead_24h) == "–") == (figure == "dead")
     assert (str(overview.suspended) == "–") == (figure == "suspended")
 
 
@@ -144,7 +143,7 @@ def test_status_unreadable_figure_is_named(connection, monkeypatch):
     [
         ("ready", "due         –\nlater       – scheduled, – retrying\n"),
         ("running", "running     –, and – lost\n"),
-        ("dead_24h", "dead        0, – of them in 24 h\n"),
+        ("dead", "dead        –, – of them in 24 h\n"),
         ("enqueued", "per minute  – in, 0 out\n"),
         ("finished", "per minute  1 in, – out\n"),
         ("workers", "workers     –, – of – slots busy\n"),
@@ -202,8 +201,7 @@ def test_overview_page_unreadable_history_is_named(client, connection, monkeypat
             {"due", "held", "scheduled", "retrying", "unknown", "paused"},
         ),
         ("running", {"running"}, {"running", "lost"}),
-        ("dead", set(), {"dead"}),
-        ("dead_24h", {"dead in 24 h"}, set()),
+        ("dead", {"dead in 24 h"}, {"dead"}),
         ("finished", {"finished per min"}, set()),
         ("workers", {"workers"}, set()),
     ],
@@ -219,7 +217,7 @@ def test_page_unreadable_figure_is_a_dash(client, connection, monkeypatch, figur
     row = re.findall(r'<td data-label="([^"]+)"[^>]*>(?:<a[^>]*>)?([^<]*)', text)
     assert {label for label, value in row if value.strip() == "–"} == cells
     assert ("– / –" in text) == (figure == "workers")
-    assert ("No live worker serves" in text) == (figure not in {"workers", "ready"})
+    assert ("no worker is running" in text) == (figure not in {"workers", "ready"})
     assert ("no worker</span>" in text) == (figure not in {"workers", "ready"})
     assert "is off: there are no rates" not in text and "Nothing yet" not in text
 

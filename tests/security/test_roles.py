@@ -52,6 +52,7 @@ OPERATOR = {
 EVERYBODY = {
     *("SYSTEM_IDENTIFIER", "SERVER_IDENTIFIER", "BULK_TIME", "LOCK_KEYS", "LIMIT_WAITS", "DRAW_JOB_IDS"),
     "PROVE_COMMIT",
+    "MAY_READ_SCHEDULES",
 }
 """These need no privilege on a table."""
 READING = {
@@ -131,7 +132,7 @@ MAY = {
     - UNDO
     - TOKENS
     - AUDIT
-    - {"REQUEST_ACT", "ADVANCE_ACT", "SEND_EVENT", "RESTORE", "RUNS_OF_SCHEDULES"}
+    - {"REQUEST_ACT", "ADVANCE_ACT", "SEND_EVENT", "RESTORE", "RUNS_OF_SCHEDULES", "FAILING_SCHEDULES"}
     | {"PAUSE"},
     # It may delete jobs and executions, so it may run what only deletes them.
     "archivist": READING
@@ -161,7 +162,13 @@ MAY = {
     | ENQUEUER
     | {"LATE_JOBS", "DEAD_CALLS"}
     | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "DATABASE_TIME"}
-    | {"HOLDERS", "STILL_WAITING", "WAITING_CALLS", "DEAD_SINCE", "DEAD_BEYOND"}  # these read names and states of jobs
+    | {
+        "HOLDERS",
+        "STILL_WAITING",
+        "WAITING_CALLS",
+        "DEAD_BEYOND",
+        "FAILING_SCHEDULES",
+    }  # these read names and states of jobs
     | {"FINISHED_JOBS_OF_TASK"}
     | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_FOR_PERIOD", "OPEN_WINDOWS"}
     | {"ADD_SEARCH_KEYS", "JOBS_BY_SEARCH_KEYS"},

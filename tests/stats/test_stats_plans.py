@@ -76,8 +76,14 @@ FILL = {
     "CASE WHEN n % 2 = 0 THEN 'event' END, n FROM generate_series(1, 5000) AS n",
     "events": f"INSERT INTO pgqueue_event (name, key, sent_at) SELECT 'event', n, {NOW} FROM generate_series(1, 9000) "
     "AS n",
+    "blocked nodes": "WITH dead AS (UPDATE pgqueue_job SET in_graph = true WHERE id IN (SELECT id FROM pgqueue_job "
+    "WHERE state = 'dead' ORDER BY finished_at DESC LIMIT 50) RETURNING id) INSERT INTO pgqueue_dependency "
+    "(job_id, needs_id, policy) SELECT 50000 + n, dead.id, 'block' FROM dead, generate_series(1, 20) AS n",
+    "schedules": "INSERT INTO pgqueue_schedule (name, task_name, arguments, expression, next_run_at) "
+    f"SELECT 's' || n, 'task', '{{}}', '@daily', {NOW} FROM generate_series(0, 49) AS n",
     "runs of schedules": "INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, job_id) "
-    f"SELECT n % 50, {NOW} - n * interval '1 s', n FROM generate_series(1, 20000) AS n",
+    f"SELECT (SELECT min(id) FROM pgqueue_schedule) + n % 50, {NOW} - n * interval '1 s', n "
+    "FROM generate_series(1, 20000) AS n",
     "search keys": "INSERT INTO pgqueue_search_key (job_id, name, value) "
     "SELECT n, 'key' || n % 2, n % 10 FROM generate_series(1, 20000) AS n",
     "removed jobs of batches": "INSERT INTO pgqueue_batch_removal (batch_id, state, count) "
@@ -164,8 +170,16 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "DEPENDENTS_OF_JOB": ({"job_id": 7, "limit": LIMIT}, {"pgqueue_dependency_needs", "pgqueue_job_pkey"}),
     "WAITS_OF_JOB": ({"job_id": 11, "limit": LIMIT}, {"pgqueue_dependency_pkey", "pgqueue_job_pkey"}),
     "NESTED_BATCHES": ({"batch_id": 99, "nodes": 10}, {"pgqueue_batch_parent"}),
-    "NEWEST_DEAD": ({"limit": LIMIT}, {"pgqueue_job_finished"}),
-    "DEAD_SINCE": ({"limit": LIMIT, "seconds": 86400.0}, {"pgqueue_job_finished"}),
+    "NEWEST_DEAD": ({"limit": LIMIT, "seconds": 86400.0}, {"pgqueue_job_finished"}),
+    "DEAD_IN_A_ROW": ({"seconds": 3600.0, "least": 3, "limit": 20}, {"pgqueue_rollup_starts"}),
+    "DEAD_DEPENDENCIES": (
+        {"limit": LIMIT, "dependents": 10, "tasks": 20},
+        {"pgqueue_job_finished", "pgqueue_dependency_needs", "pgqueue_job_pkey"},
+    ),
+    "FAILING_SCHEDULES": (
+        {"schedules": 40, "runs": 10, "late_seconds": 60.0, "least": 3, "limit": 20},
+        {"pgqueue_schedulerun_tick", "pgqueue_job_pkey"},
+    ),
     "NEWEST_ENQUEUED": ({"limit": LIMIT, "first_id": 1}, {"pgqueue_job_pkey"}),
     "AHEAD_IN_LANE": (
         {
@@ -268,6 +282,7 @@ def test_every_statement_on_large_tables_has_a_case():
         "FIRST_ID",
         "LAST_ID",
         "FIRST_ID_SINCE",
+        "MAY_READ_SCHEDULES",
     }
     assert {name.partition(" ")[0] for name in CASES} | others == set(READING)
 

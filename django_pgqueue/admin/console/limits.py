@@ -35,7 +35,7 @@ LISTED: Final = 20
 """Blocked keys that the page of a limit lists."""
 
 
-def _document(alias: str) -> dict[str, Any]:
+def _document(request: HttpRequest, alias: str) -> dict[str, Any]:
     return {"limits": stats.limits(alias)}
 
 

@@ -1,12 +1,12 @@
 """The page *Overview*: what the queue does now, what it did, what failed, and what is wrong.
 
 Its number of statements does not depend on the number of queues, tasks, workers or jobs. `overview.json` is the same
-document as that of `manage.py pgqueue status --json`.
+document as that of `manage.py pgqueue status --json`, without limit keys if the user may not see them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -17,24 +17,29 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
+from django_pgqueue.admin import private
+from django_pgqueue.admin.buttons import button_context
 from django_pgqueue.admin.charts import rate_text, seconds_text
 from django_pgqueue.admin.console import activity
-from django_pgqueue.admin.formatting import breakable, count_note, shortened
+from django_pgqueue.admin.formatting import breakable, count_note, moment, shortened
 from django_pgqueue.admin.navigation import allowed_url, jobs_url
 from django_pgqueue.doctor import Finding, Level, examine
 from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.settings.conf import get_settings
-from django_pgqueue.stats import Count, Overview
+from django_pgqueue.stats import Count
+from django_pgqueue.stats.causes.current import current, document_of
+from django_pgqueue.stats.causes.words import Words
 from django_pgqueue.stats.unread import Figures, read_each
 
+from .causes import SHOWN as CAUSES_SHOWN
+from .causes import cause_rows, found_causes
 from .page import Banner, ConsolePage, unread_banners
 from .queues import figure_text, prefetched_note, queue_rows, slots_text
 
 EXAMINED: Final = ("server", "migrations", "installation", "listening", "pinned_rows")
 """The ids of the doctor's checks that the overview runs. They take a few milliseconds: the page may be refreshed every
 two seconds."""
-NAMES_LIMIT: Final = 5
 DAY: Final = timedelta(days=1)
 INCIDENTS_LIMIT: Final = 8
 TASKS_LIMIT: Final = 5
@@ -52,28 +57,11 @@ def _is_worth(finding: Finding) -> bool:
     return finding.level.is_at_least(Level.WARNING) and not is_blind
 
 
-def of_overview(overview: Overview) -> list[Banner]:
-    """Return the warnings that follow from the figures."""
-    found = []
-    if overview.unserved_queues:
-        words = {"names": _listed(overview.unserved_queues)}
-        text = _("No live worker serves %(names)s, and jobs are due there.") % words
-        first = shortened(overview.unserved_queues[0])
-        command = "manage.py runworker" if not overview.workers else f"manage.py runworker --queues {first}"
-        found.append(Banner(Level.ERROR, text, command))
-    if overview.lost.value:
-        text = _("%(count)s running jobs are lost: their lease is over, and no worker has rescued them yet.")
-        found.append(Banner(Level.WARNING, text % {"count": overview.lost}))
-    if not get_settings().STATS:
-        text = _("PGQUEUE[“STATS”] is off: there are no rates, no charts and no failures.")
-        found.append(Banner(Level.INFO, text))
-    return found
-
-
-def _listed(names: Iterable[str]) -> str:
-    shown = [shortened(name) for name in names]
-    more = _(" and %(count)s more") % {"count": len(shown) - NAMES_LIMIT} if len(shown) > NAMES_LIMIT else ""
-    return ", ".join(f"“{name}”" for name in shown[:NAMES_LIMIT]) + more
+def notes() -> list[Banner]:
+    """Return what the page lacks because of the settings."""
+    if get_settings().STATS:
+        return []
+    return [Banner(Level.INFO, _("PGQUEUE[“STATS”] is off: there are no rates, no charts and no failures."))]
 
 
 class Tile(NamedTuple):
@@ -107,7 +95,9 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
 
 
 def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, Any]:
-    overview, span = stats.overview(alias, figures), activity.chosen_span(request)
+    facts, span = current(alias, figures), activity.chosen_span(request)
+    overview = facts.overview
+    causes = cause_rows(request, found_causes(request, facts))
     past: dict[str, Any] = {}
     failures: Sequence[stats.FailureCount] = ()
     by_task: Sequence[stats.TaskThroughput] = ()
@@ -126,7 +116,11 @@ def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, An
         "more_queues": len(overview.queues) - len(rows),
         "queues_url": allowed_url(request, "queues"),
         "is_new": _is_new(overview, rows),
-        "banners": [*unread_banners(figures.unread), *of_overview(overview)],
+        "banners": [*unread_banners({**overview.unread, **figures.unread}), *notes()],
+        "causes": causes[:CAUSES_SHOWN],
+        "more_causes": causes[CAUSES_SHOWN:],
+        "read_at": moment(facts.read_at),
+        **button_context(request),
         "past": _("7 days") if past and span.name == "week" else _("24 hours"),
         "incidents": _incidents(request, failures),
         "incidents_url": allowed_url(request, "incidents"),
@@ -233,4 +227,8 @@ def _slowest(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> lis
     ]
 
 
-OVERVIEW: Final = ConsolePage("overview", gettext_lazy("Overview"), _context, document=stats.overview)
+def _document(request: HttpRequest, alias: str) -> dict[str, Any]:
+    return document_of(current(alias), Words(with_keys=private.may_view(request)))
+
+
+OVERVIEW: Final = ConsolePage("overview", gettext_lazy("Overview"), _context, document=_document)

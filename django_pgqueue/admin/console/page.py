@@ -45,14 +45,14 @@ class Banner(NamedTuple):
 class ConsolePage:
     """One page. Its URL is `<admin>/pgqueue/job/<name>/`, and `admin:pgqueue_<name>` is the name of the URL.
 
-    `context` gets the request and the alias of the database. `document`, if the page has one, returns what
-    `<admin>/pgqueue/job/<name>.json` answers.
+    `context` gets the request and the alias of the database. So does `document`, if the page has one, which returns
+    what `<admin>/pgqueue/job/<name>.json` answers.
     """
 
     name: str
     title: Promise | str
     context: Callable[[HttpRequest, str], dict[str, Any]]
-    document: Callable[[str], Any] | None = None
+    document: Callable[[HttpRequest, str], Any] | None = None
     place: str = ""
     """The link that the navigation marks as current, if the navigation does not link this page."""
 
@@ -106,5 +106,5 @@ class _Encoder(DjangoJSONEncoder):
         return asdict(o) if is_dataclass(o) and not isinstance(o, type) else super().default(o)
 
 
-def _json(request: HttpRequest, document: Callable[[str], Any]) -> HttpResponse:
-    return JsonResponse(document(databases.chosen(request)), _Encoder, safe=False)
+def _json(request: HttpRequest, document: Callable[[HttpRequest, str], Any]) -> HttpResponse:
+    return JsonResponse(document(request, databases.chosen(request)), _Encoder, safe=False)

@@ -44,7 +44,7 @@ def _read(alias: str) -> stats.QueueFigures:
     return read_each(connections[alias], lambda figures: stats.queue_figures(alias, figures))
 
 
-def _document(alias: str) -> dict[str, Any]:
+def _document(request: HttpRequest, alias: str) -> dict[str, Any]:
     figures = _read(alias)
     return {"queues": figures.queues, **({"unread": figures.unread} if figures.unread else {})}
 

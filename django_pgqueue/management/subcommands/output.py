@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
@@ -128,6 +129,12 @@ class Output:
                 ]
             found.append(GAP.join(cells).rstrip())
         return found
+
+    def wrapped(self, text: str) -> list[str]:
+        """Return a text in lines that fit the terminal, or in one line if the output is none."""
+        if not self.stdout.isatty():
+            return [text]
+        return textwrap.wrap(text, shutil.get_terminal_size().columns, subsequent_indent="  ")
 
     def coloured(self, text: str, word: str = "bold") -> str:
         """Return a text in a colour, or in that of a state, if the output has colours."""

@@ -1,4 +1,4 @@
-"""`manage.py pgqueue status|queues`: the figures of all queues together, and the queues: jobs, rates, workers, pauses.
+"""`manage.py pgqueue status|queues`: what is wrong, the figures of all queues, and the queues: jobs, rates, pauses.
 
 `top` prints the figures and some columns of the table too.
 """
@@ -17,6 +17,9 @@ from django_pgqueue import stats
 from django_pgqueue.display import duration, in_line
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.answers import STATES
+from django_pgqueue.stats.causes.current import causes_of, current, document_of
+from django_pgqueue.stats.causes.facts import Facts
+from django_pgqueue.stats.causes.words import Words
 
 from .output import Column, Output, counted, date_of
 from .subcommand import (
@@ -29,6 +32,10 @@ from .subcommand import (
     database_alias,
     database_aliases,
 )
+
+CAUSES_SHOWN: Final = 10
+WORDS: Final = Words(with_keys=True)
+"""Times in UTC, and limit keys by name: who runs a command can read the database."""
 
 
 def span(seconds: float | None) -> str:
@@ -110,8 +117,6 @@ def tiles(overview: stats.Overview, out: Output) -> list[str]:
         ("per minute", in_and_out, ""),
         ("workers", f"{'–' if overview.workers is None else overview.workers}, {slots(overview)} slots busy", ""),
     ]
-    if overview.unserved_queues:
-        lines.append(("unserved", f"no worker serves {in_line(', '.join(overview.unserved_queues))}", "lost"))
     lines += [("not read", f"{name}: {in_line(reason)}", "lost") for name, reason in overview.unread.items()]
     return [f"{name:<12}{out.coloured(text, word) if word else text}" for name, text, word in lines]
 
@@ -125,40 +130,56 @@ def _status(options: Options, out: Output) -> None:
     if options["all_databases"]:
         _print_all(options, out)
         return
-    overview = stats.overview(database_alias(options))
+    facts = current(database_alias(options), is_fresh=True)
     if out.is_json:
-        out.json(overview)
+        out.json(document_of(facts, WORDS))
     else:
-        _print(overview, out)
+        _print(facts, out)
 
 
-def _print(overview: stats.Overview, out: Output) -> None:
-    out.write_lines([*tiles(overview, out), "", *out.table_lines(SHORT_TABLE, overview.queues)])
+def _print(facts: Facts, out: Output) -> None:
+    overview = facts.overview
+    out.write_lines([*causes(facts, out), *tiles(overview, out), "", *out.table_lines(SHORT_TABLE, overview.queues)])
+
+
+def causes(facts: Facts, out: Output) -> list[str]:
+    """Return the lines with the first causes, the most important first, and an empty line behind them."""
+    found, lines = causes_of(facts, WORDS), []
+    for each in found[:CAUSES_SHOWN]:
+        colour = "lost" if each.is_urgent else "paused"
+        lines += [out.coloured(line, colour) for line in out.wrapped(f"! {in_line(each.sentence)}")]
+    if len(found) > CAUSES_SHOWN:
+        lines.append(f"and {len(found) - CAUSES_SHOWN} more: --json has all")
+    return [*lines, ""] if lines else []
 
 
 def _print_all(options: Options, out: Output) -> None:
     """Print the figures of each database. Exit with 1 if one cannot be read, after the others are printed."""
-    found: dict[str, stats.Overview | dict[str, str]] = {}
+    found: dict[str, Facts | str] = {}
     for alias in database_aliases(options):
         try:
-            found[alias] = stats.overview(alias)
+            found[alias] = current(alias, is_fresh=True)
         except Error as error:
-            found[alias] = {"error": " ".join(str(error).split())}
+            found[alias] = " ".join(str(error).split())
     if out.is_json:
-        out.json({"databases": found})
+        documents = {
+            alias: {"error": facts} if isinstance(facts, str) else document_of(facts, WORDS)
+            for alias, facts in found.items()
+        }
+        out.json({"databases": documents})
     else:
-        for number, (alias, overview) in enumerate(found.items()):
+        for number, (alias, facts) in enumerate(found.items()):
             out.write(f"{chr(10) if number else ''}Database {alias!r}")
-            if isinstance(overview, dict):
-                out.write(f"cannot be read: {overview['error']}")
+            if isinstance(facts, str):
+                out.write(f"cannot be read: {facts}")
             else:
-                _print(overview, out)
-    if any(isinstance(overview, dict) for overview in found.values()):
+                _print(facts, out)
+    if any(isinstance(facts, str) for facts in found.values()):
         sys.exit(ExitCode.FAILED)
 
 
 STATUS: Final = Subcommand(
-    "status", "Print the figures of all queues: jobs by state, rates, workers.", _add_status, _status
+    "status", "Print what is wrong, and the figures of all queues: jobs by state, rates, workers.", _add_status, _status
 )
 
 

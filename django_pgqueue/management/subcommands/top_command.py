@@ -14,15 +14,15 @@ from typing import Final
 
 from django.db import InterfaceError, OperationalError, connections
 
-from django_pgqueue import stats
 from django_pgqueue.display import visible
 from django_pgqueue.job_search import Filters, find
 from django_pgqueue.management.standard_streams import is_terminal
+from django_pgqueue.stats.causes.current import current
 
 from .job_rows import read_rows
 from .jobs_command import IN_SHORT, WHEN
 from .output import Output, date_of
-from .status_command import SHORT_TABLE, tiles
+from .status_command import SHORT_TABLE, causes, tiles
 from .subcommand import Options, Subcommand, UsageError, add_database, database_alias
 
 LONGEST: Final = 5
@@ -85,10 +85,11 @@ def _lines(alias: str, options: Options, out: Output) -> list[str]:
 
 
 def _figures(alias: str, out: Output) -> list[str]:
-    overview = stats.overview(alias)
+    facts = current(alias, is_fresh=True)
+    overview = facts.overview
     rows = read_rows(alias, find(Filters(alias, ("running",)), LONGEST).ids)
     running = ["", *out.table_lines((*IN_SHORT, WHEN), rows)] if rows else []
-    first = tiles(overview, out)
+    first = [*causes(facts, out), *tiles(overview, out)]
     # The longest queues come first, and there are as many as leave room for the running jobs.
     room = max(shutil.get_terminal_size().lines - len(first) - len(running) - 3, 1)
     queues = sorted(overview.queues, key=lambda queue: (-queue.due.value, -queue.running.value, queue.name))

@@ -6,8 +6,8 @@ A due job is held if its limit does not admit it now: a worker cannot claim it, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.declared.chunks import is_chunk_key
@@ -16,11 +16,15 @@ from django_pgqueue.stats.lane_counts import Ready
 from django_pgqueue.tasks import registry
 
 from .admission import NONE_ADMITTED, Admitted, DueJobs, admitted
-from .controls import controls_of
+from .answers import LimitWaitReason
+from .controls import Controls, controls_of
 from .key_figures import read_states
 from .lanes import LANES, LANES_LIMIT
+from .waits import KeyState, ReadyJob, next_of, wait_of
 
 if TYPE_CHECKING:
+    from django_pgqueue.declared.limit_policies import KeyPolicy
+    from django_pgqueue.stats.answers import PauseStats
     from django_pgqueue.stats.fleet import Pauses
 
 # Count the ready jobs with a limit of each key, task and weight in each lane: those that are due, those that are due
@@ -92,8 +96,36 @@ PLACES_TOTAL: Final = 1000
 """Maximum number of due jobs of one key whose order is known, if they are of several tasks or weights."""
 
 
-def read_ready_limited(connection: Connection, pauses: Pauses) -> list[Ready]:
-    """Return the ready jobs with a limit of each task in each lane.
+class KeyWait(NamedTuple):
+    """What the due jobs of a limit key wait for. `reason` is None if the state of the key was not read."""
+
+    reason: LimitWaitReason | None
+    pause: PauseStats | None = None
+    has_open_breaker: bool = False
+    blocking_job_id: int | None = None
+
+
+class WaitingKey(NamedTuple):
+    """The due jobs of one limit key in all lanes, without those of paused queues and tasks."""
+
+    limit_key: str
+    due: int
+    held: int
+    is_exact: bool
+    """Whether the key has no due jobs but these."""
+    oldest_due_seconds: float
+    wait: KeyWait
+
+
+class ReadyJobs(NamedTuple):
+    """The ready jobs of each lane, or of each task in each lane, and the limit keys that have due jobs."""
+
+    rows: list[Ready]
+    keys: list[WaitingKey]
+
+
+def read_ready_limited(connection: Connection, pauses: Pauses) -> ReadyJobs:
+    """Return the ready jobs with a limit.
 
     Due jobs of a paused queue or task are not held: their pause comes first. Without jobs with a limit, this runs one
     statement, which reads an empty index. Only if some are due does it read the states and the controls of their keys.
@@ -115,42 +147,74 @@ def read_ready_limited(connection: Connection, pauses: Pauses) -> list[Ready]:
             found[number] = Admitted(part.due, part.oldest_due_seconds, is_exact=not has_unread_keys)
         else:
             of_key[part.limit_key].append(number)
-    found.update(_admitted(connection, parts, of_key))
+    keys = []
+    for key, decided, wait in _decided(connection, parts, of_key):
+        found.update(zip(of_key[key], decided, strict=True))
+        keys.append(_waiting_key(key, [parts[number] for number in of_key[key]], decided, wait))
     of_task: defaultdict[tuple[str, int, str], list[tuple[DueJobs, Admitted]]] = defaultdict(list)
     for number, part in enumerate(parts):
         of_task[part.queue_name, part.priority, part.task_name].append((part, found[number]))
-    return [_ready(*place, each) for place, each in of_task.items()]
+    return ReadyJobs([_ready(*place, each) for place, each in of_task.items()], keys)
 
 
-def _admitted(
+def _decided(
     connection: Connection, parts: Sequence[DueJobs], of_key: Mapping[str, Sequence[int]]
-) -> Iterator[tuple[int, Admitted]]:
-    """Yield how many jobs of each part of these keys its limit admits, by the number of the part."""
+) -> Iterator[tuple[str, Sequence[Admitted], KeyWait]]:
+    """Yield how many jobs of each part of these keys its limit admits, and what the others wait for."""
     limits, chunk_keys = registry.limits(), registry.chunk_keys()
+    of_parts = {key: [parts[number] for number in numbers] for key, numbers in of_key.items()}
     declared = []
-    for key, numbers in of_key.items():
+    for key, of_one in of_parts.items():
         if name_of(key) in limits:
             declared.append(key)
         elif is_chunk_key(key) and key in chunk_keys:
-            yield from _all(parts, numbers, is_exact=True)
+            yield key, _all(of_one, is_exact=True), KeyWait(None)
         else:
-            yield from ((number, NONE_ADMITTED) for number in numbers)
+            yield key, [NONE_ADMITTED] * len(of_one), KeyWait(LimitWaitReason.UNDECLARED)
     keys = declared[:KEYS_TOTAL]
     for key in declared[KEYS_TOTAL:]:
-        yield from _all(parts, of_key[key], is_exact=False)
+        yield key, _all(of_parts[key], is_exact=False), KeyWait(None)
     if not keys:
         return
     controls = controls_of(connection, keys)
     for state in read_states(connection, keys):
-        numbers, policy = of_key[state.limit_key], controls.policy_of(state.limit_key)
-        if policy is None or controls.pause_of(state.limit_key) is not None:
-            yield from ((number, NONE_ADMITTED) for number in numbers)
-        else:
-            yield from zip(numbers, admitted(policy, state, [parts[number] for number in numbers]), strict=True)
+        yield state.limit_key, *_of_state(controls, state, of_parts[state.limit_key])
 
 
-def _all(parts: Sequence[DueJobs], numbers: Iterable[int], *, is_exact: bool) -> Iterator[tuple[int, Admitted]]:
-    return ((number, Admitted(parts[number].due, parts[number].oldest_due_seconds, is_exact)) for number in numbers)
+def _of_state(controls: Controls, state: KeyState, parts: Sequence[DueJobs]) -> tuple[Sequence[Admitted], KeyWait]:
+    policy, pause = controls.policy_of(state.limit_key), controls.pause_of(state.limit_key)
+    is_open = controls.has_open_breaker(state.limit_key)
+    if policy is None or pause is not None:
+        reason = LimitWaitReason.UNDECLARED if policy is None else LimitWaitReason.PAUSED
+        return [NONE_ADMITTED] * len(parts), KeyWait(reason, pause, is_open)
+    return admitted(policy, state, parts), KeyWait(_reason(policy, state, parts), pause, is_open, state.head_id)
+
+
+def _reason(policy: KeyPolicy, state: KeyState, parts: Sequence[DueJobs]) -> LimitWaitReason:
+    """Return what the next job waits for. If the limit admits that one, return what those behind it wait for."""
+    first = ReadyJob(0, -(parts[0].oldest_due_seconds or 0.0), parts[0].weight)
+    reason = wait_of(policy, None, state, next_of(policy, state, first)).reason
+    if reason is not LimitWaitReason.WORKER:
+        return reason
+    if policy.is_ordered:
+        return LimitWaitReason.ORDER
+    return LimitWaitReason.TOKEN if policy.concurrency is None else LimitWaitReason.SLOT
+
+
+def _waiting_key(limit_key: str, parts: Sequence[DueJobs], found: Sequence[Admitted], wait: KeyWait) -> WaitingKey:
+    due = sum(part.due for part in parts)
+    return WaitingKey(
+        limit_key=limit_key,
+        due=due,
+        held=due - sum(each.jobs for each in found),
+        is_exact=not any(part.is_cut for part in parts) and all(each.is_exact for each in found),
+        oldest_due_seconds=max(part.oldest_due_seconds or 0.0 for part in parts),
+        wait=wait,
+    )
+
+
+def _all(parts: Sequence[DueJobs], *, is_exact: bool) -> list[Admitted]:
+    return [Admitted(part.due, part.oldest_due_seconds, is_exact) for part in parts]
 
 
 def _ready(queue_name: str, priority: int, task_name: str, found: Sequence[tuple[DueJobs, Admitted]]) -> Ready:

@@ -1,0 +1,171 @@
+"""The causes at the top of the overview: what keeps jobs from running, each with a link and a button.
+
+`stats.causes` finds and ranks them. This module adds where to look and what to press, as far as the user may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from django_pgqueue import acts
+from django_pgqueue.admin import bulk_acts, private, shown
+from django_pgqueue.admin.buttons import NAME_FIELDS
+from django_pgqueue.admin.formatting import breakable, full_date, shortened
+from django_pgqueue.admin.navigation import allowed_url, jobs_url, limit_url, page_url
+from django_pgqueue.states import Pausable, State, TransitionName
+from django_pgqueue.stats import Cause, CauseKind
+from django_pgqueue.stats.causes.current import causes_of
+from django_pgqueue.stats.causes.facts import Facts
+from django_pgqueue.stats.causes.words import Words
+
+SHOWN: Final = 10
+"""Causes that the overview shows before the others."""
+
+
+class Link(NamedTuple):
+    """A link with its label. The URL is "" if the user may not see the page."""
+
+    label: Promise | str
+    url: str
+
+
+class PauseButton(NamedTuple):
+    """A button that pauses or resumes, with the values of its form."""
+
+    act: str
+    label: Promise | str
+    field: str
+    target: str
+    shown: str
+
+
+def found_causes(request: HttpRequest, facts: Facts, *, with_keys: bool = True) -> Sequence[Cause]:
+    """Return the causes, with limit keys if the user may see them, and with times as all pages show them."""
+    return causes_of(facts, Words(_date_text, with_keys and private.may_view(request)))
+
+
+def _date_text(at: datetime) -> str:
+    return str(full_date(at))
+
+
+def cause_rows(request: HttpRequest, causes: Sequence[Cause]) -> list[dict[str, Any]]:
+    """Return what the list shows of each cause."""
+    return [
+        {
+            "cause": cause,
+            "sentence": breakable(shortened(cause.sentence, 500)),
+            "link": LINKS[cause.kind](request, cause),
+            "acts": [link for link in _acts(request, cause) if link.url],
+            "button": _pause_button(request, cause),
+        }
+        for cause in causes
+    ]
+
+
+# ---------------------------------------------------------------------------- where to look
+
+
+def _queue(request: HttpRequest, cause: Cause) -> Link:
+    return Link(_("Queue"), allowed_url(request, "queue", queue=cause.name))
+
+
+def _workers(request: HttpRequest, cause: Cause) -> Link:
+    return Link(_("Workers"), allowed_url(request, "worker_changelist"))
+
+
+def _jobs_of_task(request: HttpRequest, cause: Cause) -> Link:
+    return Link(_("Jobs"), jobs_url(request, "ready", task=cause.name))
+
+
+def _limit(request: HttpRequest, cause: Cause) -> Link:
+    return Link(_("Limit"), limit_url(request, cause.limit_key or cause.name))
+
+
+def _dead_job(request: HttpRequest, cause: Cause) -> Link:
+    return Link(_("Dead job"), page_url(request, "job_change", cause.job_id) if cause.job_id else "")
+
+
+def _incident(request: HttpRequest, cause: Cause) -> Link:
+    return Link(_("Dead letters"), jobs_url(request, "dead", task=cause.name, since="day"))
+
+
+def _schedule(request: HttpRequest, cause: Cause) -> Link:
+    may_view = request.user.has_perm("pgqueue.view_schedule")
+    return Link(_("Schedule"), page_url(request, "schedule_change", cause.schedule_id) if may_view else "")
+
+
+LINKS: Final[dict[CauseKind, Callable[[HttpRequest, Cause], Link]]] = {
+    CauseKind.NO_WORKER: _workers,
+    CauseKind.QUEUE_NOT_SERVED: _queue,
+    CauseKind.UNKNOWN_TASK: _jobs_of_task,
+    CauseKind.LOST: lambda request, cause: Link(_("Lost jobs"), jobs_url(request, "lost")),
+    CauseKind.DEPENDENCY_FAILED: _dead_job,
+    CauseKind.TASK_FAILING: _incident,
+    CauseKind.QUEUE_PAUSED: _queue,
+    CauseKind.TASK_PAUSED: _jobs_of_task,
+    CauseKind.SLOTS_BUSY: lambda request, cause: Link(
+        _("Running jobs"), jobs_url(request, "running", queue=cause.name)
+    ),
+    **dict.fromkeys((CauseKind.SCHEDULE_FAILED, CauseKind.SCHEDULE_LATE, CauseKind.SCHEDULE_FAILING), _schedule),
+    **dict.fromkeys(
+        (
+            *(CauseKind.LIMIT_UNDECLARED, CauseKind.BLOCKED_BY_DEAD, CauseKind.LIMIT_PAUSED, CauseKind.BREAKER_OPEN),
+            *(CauseKind.KEY_HELD, CauseKind.LIMIT_SLOTS, CauseKind.LIMIT_RATE, CauseKind.ONE_KEY),
+        ),
+        _limit,
+    ),
+}
+"""For each kind, the page that shows more of it."""
+
+
+# ---------------------------------------------------------------------------- what to press
+
+
+def _acts(request: HttpRequest, cause: Cause) -> list[Link]:
+    """Return the pages of acts that help: previews and forms, which ask before they change anything."""
+    if cause.kind is CauseKind.BLOCKED_BY_DEAD:
+        return [Link(_("Retry the dead job…"), _dead_job(request, cause).url)]
+    if cause.kind in (CauseKind.DEPENDENCY_FAILED, CauseKind.TASK_FAILING):
+        return [Link(_("Retry…"), _preview(request, TransitionName.RETRY, state=State.DEAD, task=cause.name))]
+    if cause.kind is CauseKind.LIMIT_UNDECLARED:
+        waiting = {"state": State.READY, "limit": cause.name}
+        return [Link(_("Cancel waiting…"), _preview(request, TransitionName.CANCEL, **waiting))]
+    if cause.kind is CauseKind.UNKNOWN_TASK:
+        return [
+            Link(_("Cancel waiting…"), _preview(request, TransitionName.CANCEL, state=State.READY, task=cause.name))
+        ]
+    if cause.kind in (CauseKind.LIMIT_SLOTS, CauseKind.LIMIT_RATE) and acts.OVERRIDE_LIMIT.is_allowed(request.user):
+        return [Link(_("Change the limit…"), page_url(request, "limit_change", key=cause.limit_key or cause.name))]
+    return []
+
+
+def _preview(request: HttpRequest, action: TransitionName, **filters: str) -> str:
+    return (
+        allowed_url(request, "bulk_preview", action=action, **filters) if bulk_acts.is_allowed(request, action) else ""
+    )
+
+
+PAUSABLE: Final = {CauseKind.QUEUE_PAUSED: Pausable.QUEUE, CauseKind.TASK_PAUSED: Pausable.TASK}
+
+
+def _pause_button(request: HttpRequest, cause: Cause) -> PauseButton | None:
+    """Return the button that ends the pause of a cause, or that pauses the key of nearly all jobs."""
+    if not acts.PAUSE.is_allowed(request.user):
+        return None
+    if cause.pause is not None:
+        kind = PAUSABLE.get(cause.kind, Pausable.LIMIT)
+        seen = str(shown.number(cause.pause.paused_at))
+        return PauseButton(f"{kind}_resume", _("Resume"), NAME_FIELDS[kind], cause.pause.name, seen)
+    if cause.kind is CauseKind.ONE_KEY and cause.limit_key is not None:
+        field = NAME_FIELDS[Pausable.LIMIT]
+        return PauseButton("limit_pause", _("Pause this key"), field, cause.limit_key, str(shown.number(None)))
+    if cause.kind is CauseKind.TASK_FAILING:
+        field = NAME_FIELDS[Pausable.TASK]
+        return PauseButton("task_pause", _("Pause this task"), field, cause.name, str(shown.number(None)))
+    return None

@@ -1,0 +1,112 @@
+"""One cause, its kinds, and the order in which causes are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from django_pgqueue.stats.answers import NONE, Count, PauseStats
+
+
+class CauseKind(StrEnum):
+    """What can be wrong. The values are stable. Of causes with as many jobs, the first kind here is shown first."""
+
+    NO_WORKER = "no worker"
+    QUEUE_NOT_SERVED = "queue not served"
+    """Workers run, and none of them serves the queue."""
+    UNKNOWN_TASK = "unknown task"
+    """Workers release the jobs, because they do not know the task, or because the arguments do not fit it."""
+    LIMIT_UNDECLARED = "limit undeclared"
+    LOST = "lost"
+    """The leases of running jobs are over, and no worker has rescued them."""
+    BLOCKED_BY_DEAD = "blocked by dead"
+    """A dead job of an ordered key comes first, and waits for an operator."""
+    DEPENDENCY_FAILED = "dependency failed"
+    """Jobs of workflows wait for a dead job."""
+    SCHEDULE_FAILED = "schedule failed"
+    """A schedule could not be fired."""
+    SCHEDULE_LATE = "schedule late"
+    SCHEDULE_FAILING = "schedule failing"
+    """The latest jobs of a schedule died."""
+    TASK_FAILING = "task failing"
+    """Jobs of a task died within the last hour, and none succeeded since."""
+    QUEUE_PAUSED = "queue paused"
+    TASK_PAUSED = "task paused"
+    LIMIT_PAUSED = "limit paused"
+    BREAKER_OPEN = "breaker open"
+    KEY_HELD = "key held"
+    """A limit key is held, because a task raised `Throttled`."""
+    SLOTS_BUSY = "slots busy"
+    LIMIT_SLOTS = "limit slots"
+    LIMIT_RATE = "limit rate"
+    ONE_KEY = "one key"
+    """Nearly all due jobs of a limit have one key."""
+
+
+URGENT: Final = frozenset(
+    {
+        CauseKind.NO_WORKER,
+        CauseKind.QUEUE_NOT_SERVED,
+        CauseKind.UNKNOWN_TASK,
+        CauseKind.LIMIT_UNDECLARED,
+        CauseKind.LOST,
+        CauseKind.BLOCKED_BY_DEAD,
+        CauseKind.DEPENDENCY_FAILED,
+        CauseKind.SCHEDULE_FAILED,
+    }
+)
+"""Kinds that do not end by themselves, and that nobody has caused on purpose."""
+ORDER: Final = {kind: place for place, kind in enumerate(CauseKind)}
+BACKGROUND: Final = frozenset({CauseKind.ONE_KEY})
+"""Kinds that explain another cause. They come last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Something that keeps jobs from running, or makes them fail.
+
+    Attributes:
+        kind: What it is.
+        sentence: The same for people, with the number of jobs.
+        jobs: How many jobs it concerns.
+        name: The queue, the task, the limit or the schedule. Empty if it concerns none of them alone.
+        limit_key: The limit key, if it concerns only one, and if keys were asked for.
+        pause: The pause that holds the jobs.
+        job_id: A job to look at: the dead job in the way, for example.
+        schedule_id: The schedule.
+        is_urgent: Whether it lasts until somebody acts, and nobody has caused it on purpose.
+    """
+
+    kind: CauseKind
+    sentence: str
+    jobs: Count = NONE
+    name: str = ""
+    limit_key: str | None = None
+    pause: PauseStats | None = None
+    job_id: int | None = None
+    schedule_id: int | None = None
+    is_urgent: bool = False
+
+
+def ranked(causes: Iterable[Cause]) -> tuple[Cause, ...]:
+    """Return causes in the order of their importance: urgent ones first, then by the number of jobs."""
+    return tuple(
+        sorted(
+            causes,
+            key=lambda cause: (
+                not cause.is_urgent,
+                cause.kind in BACKGROUND,
+                -cause.jobs.value,
+                ORDER[cause.kind],
+                cause.name,
+            ),
+        )
+    )
+
+
+def jobs_wait(jobs: Count, reason: str, which: str = "") -> str:
+    """Return a sentence with the reason, which is a sentence too: "5,000 jobs of x wait: an operator has …"."""
+    verb = "job{} waits" if jobs == Count(1) else "jobs{} wait"
+    return f"{jobs} {verb.format(which)}: {reason[0].lower()}{reason[1:]}"

@@ -1,0 +1,111 @@
+"""Read counts and causes together, at most once in five seconds for a process.
+
+The overview, Django's index page, `pgqueue status`, the doctor and the metrics call this module. The reading does not
+depend on who asks: the sentences, which can name limit keys, are made anew for each of them.
+
+Concurrency: threads that find an old reading at the same time each read. The last one is kept. An act of the console
+forgets the reading, so that the next page of this process shows what the act has changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from django_pgqueue.stats.alias import connection_of
+from django_pgqueue.stats.depths import DepthReading
+from django_pgqueue.stats.overall import overview_of, workers_of
+from django_pgqueue.stats.sentences import utc_text
+from django_pgqueue.stats.unread import Figures, read_each
+
+from . import failed_jobs, limited_jobs, waiting_jobs
+from .cause import Cause, ranked
+from .facts import Facts, read_facts
+from .words import Words
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+AGE_LIMIT_SECONDS: Final = 5.0
+"""How old a reading may be."""
+SOURCES: Final = (
+    waiting_jobs.unserved_queues,
+    waiting_jobs.unknown_tasks,
+    waiting_jobs.paused_queues,
+    waiting_jobs.paused_tasks,
+    waiting_jobs.busy_queues,
+    limited_jobs.held_jobs,
+    limited_jobs.single_keys,
+    failed_jobs.lost_jobs,
+    failed_jobs.dead_dependencies,
+    failed_jobs.failing_tasks,
+    failed_jobs.schedules,
+)
+"""The functions that find causes. To add a kind, add it to `CauseKind`, and a function here."""
+
+_readings: dict[str, tuple[float, Facts]] = {}
+"""The latest reading of each database, with the time at which it began."""
+
+
+def causes(
+    database: str | None = None, *, with_keys: bool = False, time_text: Callable[[datetime], str] | None = None
+) -> tuple[Cause, ...]:
+    """Return why jobs do not run or fail now, the most important cause first.
+
+    The answer comes from a reading that is at most five seconds old. A new one runs at most four read-only statements
+    more than `overview()`. Their cost is bounded, however many jobs, keys, schedules and failures there are.
+
+    Args:
+        database: Alias of the database of the jobs. By default the database routers choose it.
+        with_keys: Whether sentences name limit keys, which are made of arguments.
+        time_text: Returns a time as the sentences show it. By default times are in UTC.
+
+    Example:
+        >>> [cause.sentence for cause in stats.causes()]
+        ['5,000 jobs wait: An operator has paused the queue orders: wrong price list (by anna, since …).']
+    """
+    return causes_of(current(database), Words(time_text or utc_text, with_keys))
+
+
+def causes_of(facts: Facts, words: Words) -> tuple[Cause, ...]:
+    """Return the causes that follow from some facts, the most important first. This reads nothing."""
+    return ranked(cause for source in SOURCES for cause in source(facts, words))
+
+
+def current(database: str | None = None, figures: Figures | None = None, *, is_fresh: bool = False) -> Facts:
+    """Return the latest reading of a database, at most `AGE_LIMIT_SECONDS` old, or a new one.
+
+    Args:
+        database: Alias of the database of the jobs. By default the database routers choose it.
+        figures: Reads each figure, if the caller has others to read too.
+        is_fresh: Whether to read anew in any case.
+    """
+    connection, now = connection_of(database), time.monotonic()
+    began_at, facts = _readings.get(connection.alias, (float("-inf"), None))
+    if facts is None or is_fresh or now - began_at >= AGE_LIMIT_SECONDS:
+        if figures is None:
+            facts = read_each(connection, lambda each: _read(connection, each))
+        else:
+            facts = _read(connection, figures)
+        _readings[connection.alias] = now, facts
+    return facts
+
+
+def document_of(facts: Facts, words: Words) -> dict[str, Any]:
+    """Return the figures and the causes as one document for programs."""
+    figures = {each.name: getattr(facts.overview, each.name) for each in fields(facts.overview)}
+    return {**figures, "read_at": facts.read_at, "causes": causes_of(facts, words)}
+
+
+def forget() -> None:
+    """Read anew when somebody asks next, because this process has changed something."""
+    _readings.clear()
+
+
+def _read(connection: BaseDatabaseWrapper, figures: Figures) -> Facts:
+    read_at, reading = datetime.now(UTC), DepthReading(connection, by_task=False, figures=figures)
+    workers = workers_of(reading)
+    return read_facts(reading, workers, overview_of(reading, workers), read_at)

@@ -1,0 +1,287 @@
+"""Read what the causes are made of. Each statement reads a limited number of rows.
+
+`current` calls `read_facts()` with the figures of the queues, which it has read already.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final, NamedTuple, TypeVar
+
+from django_pgqueue.db.statements import execute
+from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.stats.answers import NONE, Count, Overview, WorkerStats
+from django_pgqueue.stats.depths import DepthReading, read_ready_unlimited
+from django_pgqueue.stats.fleet import OpenGroup, Pauses
+from django_pgqueue.stats.lane_counts import Ready
+from django_pgqueue.stats.limits.ready import WaitingKey
+
+# Count for each task the jobs that died within the last seconds and since its last success, the most first.
+#
+# Index: pgqueue_rollup_starts
+# Cost:  the rollup rows of the period: one for each minute, queue, task and exception class
+DEAD_IN_A_ROW: Final = """/* pgqueue:dead_in_a_row */
+SELECT task_name, sum(dead)::bigint
+FROM (
+    SELECT task_name, dead, starts_at,
+           max(starts_at) FILTER (WHERE succeeded > 0) OVER (PARTITION BY task_name) AS succeeded_at
+    FROM pgqueue_rollup
+    WHERE span = ANY ('{part,minute,hour}')
+      AND starts_at >= statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(seconds)s::float8)
+      AND succeeded + dead > 0
+) AS recent
+WHERE succeeded_at IS NULL OR starts_at > succeeded_at
+GROUP BY task_name
+HAVING sum(dead) >= %(least)s
+ORDER BY 2 DESC, 1
+LIMIT %(limit)s
+"""
+
+# Return the schedules that are on and late, could not be fired, or whose latest jobs died: how late they are, the
+# problem, how many jobs died since the latest one that succeeded, whether these are all, and the latest dead job.
+# Nobody knows how a removed job ended, so the count does not go on behind it.
+#
+# Index: pgqueue_schedulerun_tick and pgqueue_job_pkey for each run
+# Cost:  reads the schedules, and at most `runs` runs and jobs of each of the first `schedules` schedules
+FAILING_SCHEDULES: Final = """/* pgqueue:failing_schedules */
+SELECT id, name, late_seconds, problem, dead, is_exact, job_id
+FROM (
+    SELECT schedule.id, schedule.name, schedule.late_seconds, schedule.problem,
+           latest.dead, latest.is_exact, latest.job_id
+    FROM (
+        SELECT id, name, left(problem, 200) AS problem,
+               date_part('epoch', statement_timestamp() + %(time_shift)s::interval - next_run_at) - jitter_seconds
+                   AS late_seconds
+        FROM pgqueue_schedule
+        WHERE enabled
+        ORDER BY id
+        LIMIT %(schedules)s
+    ) AS schedule
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE state = 'dead' AND place < coalesce(end_place, place + 1)) AS dead,
+               CASE WHEN bool_or(end_place IS NOT NULL) THEN bool_or(place = end_place AND state = 'succeeded')
+                    ELSE count(*) < %(runs)s END AS is_exact,
+               max(job_id) FILTER (WHERE state = 'dead' AND place < coalesce(end_place, place + 1)) AS job_id
+        FROM (
+            SELECT run.job_id, job.state, run.place,
+                   min(run.place) FILTER (
+                       WHERE run.job_id IS NOT NULL AND (job.state IS NULL OR job.state = 'succeeded')
+                   ) OVER () AS end_place
+            FROM (
+                SELECT job_id, row_number() OVER (ORDER BY tick_at DESC) AS place
+                FROM (
+                    SELECT job_id, tick_at
+                    FROM pgqueue_schedulerun
+                    WHERE schedule_id = schedule.id
+                    ORDER BY tick_at DESC
+                    LIMIT %(runs)s
+                ) AS newest
+            ) AS run
+            LEFT JOIN LATERAL (SELECT state FROM pgqueue_job WHERE id = run.job_id LIMIT 1) AS job ON true
+        ) AS placed
+    ) AS latest
+) AS found
+WHERE late_seconds >= %(late_seconds)s OR problem <> '' OR dead >= %(least)s
+ORDER BY dead DESC, late_seconds DESC, id
+LIMIT %(limit)s
+"""
+
+# Count the newest dead jobs of workflows that other jobs wait for, by task: how many they are, the first of them, and
+# how many jobs wait for them directly.
+#
+# Index: pgqueue_job_finished for the dead jobs, pgqueue_dependency_needs and pgqueue_job_pkey for their dependents
+# Cost:  at most `limit` dead jobs, and at most `dependents` edges of each that is part of a workflow
+DEAD_DEPENDENCIES: Final = """/* pgqueue:dead_dependencies */
+SELECT dead.task_name, count(*), min(dead.id), sum(blocked.jobs)::bigint, bool_or(blocked.is_cut)
+FROM (
+    SELECT id, task_name, in_graph
+    FROM pgqueue_job
+    WHERE state = 'dead' AND finished_at IS NOT NULL
+    ORDER BY finished_at DESC
+    LIMIT %(limit)s
+) AS dead
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE edge.policy = 'block' AND job.state = 'waiting') AS jobs,
+           count(*) >= %(dependents)s AS is_cut
+    FROM (
+        SELECT job_id, policy FROM pgqueue_dependency WHERE needs_id = dead.id LIMIT %(dependents)s
+    ) AS edge
+    CROSS JOIN LATERAL (SELECT state FROM pgqueue_job WHERE id = edge.job_id LIMIT 1) AS job
+) AS blocked
+WHERE dead.in_graph AND blocked.jobs > 0
+GROUP BY dead.task_name
+ORDER BY 4 DESC, 1
+LIMIT %(tasks)s
+"""
+
+# Whether the role of this process may read schedules. The role of a worker that fires none may not.
+MAY_READ_SCHEDULES: Final = """/* pgqueue:may_read_schedules */
+SELECT has_table_privilege('pgqueue_schedule', 'SELECT')
+"""
+
+HOUR_SECONDS: Final = 3600.0
+LEAST_DEAD: Final = 3
+"""Jobs in a row that have to die until a task or a schedule counts as failing."""
+LATE_SECONDS: Final = 60.0
+LISTED: Final = 20
+"""Tasks and schedules of one kind that are read at most."""
+SCHEDULES_READ: Final = 500
+RUNS_READ: Final = 20
+DEAD_READ: Final = 1000
+DEPENDENTS_READ: Final = 20
+"""Dependents of one dead job that are counted."""
+
+
+_may_read_schedules: dict[str, bool] = {}
+"""Whether the role of this process may read schedules, by the alias of the database. It hardly ever changes."""
+
+T = TypeVar("T")
+
+
+def late_limit_seconds() -> float:
+    """Return how late a schedule has to be: workers look for due schedules once in an interval."""
+    return LATE_SECONDS + 2 * get_settings().SCHEDULE_INTERVAL
+
+
+class DeadInARow(NamedTuple):
+    """How many jobs of a task died within the last hour, and since its last success."""
+
+    task_name: str
+    dead: int
+
+
+class FailingSchedule(NamedTuple):
+    """A schedule that is late, could not be fired, or whose latest jobs died."""
+
+    schedule_id: int
+    name: str
+    late_seconds: float
+    problem: str
+    dead: int
+    is_exact: bool
+    job_id: int | None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it should have been fired a while ago."""
+        return self.late_seconds >= late_limit_seconds()
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether enough of its latest jobs died."""
+        return self.dead >= LEAST_DEAD
+
+
+class DeadDependencies(NamedTuple):
+    """The dead jobs of one task that other jobs wait for, and how many jobs wait directly."""
+
+    task_name: str
+    dead: int
+    first_id: int
+    waiting: int
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the causes are made of, read at one moment."""
+
+    overview: Overview
+    read_at: datetime
+    pauses: Pauses
+    live_workers: list[WorkerStats]
+    silent_workers: list[WorkerStats]
+    """Workers that have not stopped and sent no heartbeat for a lease, and whose jobs are not rescued."""
+    open_groups: list[OpenGroup]
+    paused: dict[str, Count]
+    """The due jobs of each paused task, by the name of its pause, without those of paused queues."""
+    unknown: dict[str, Count]
+    """The jobs of each task that workers release."""
+    waiting_keys: list[WaitingKey]
+    dead_in_a_row: list[DeadInARow] = field(default_factory=list)
+    schedules: list[FailingSchedule] = field(default_factory=list)
+    dead_dependencies: list[DeadDependencies] = field(default_factory=list)
+
+
+def read_facts(reading: DepthReading, workers: list[WorkerStats], overview: Overview, read_at: datetime) -> Facts:
+    """Read the facts. Runs two or three read-only statements, and one more if workers release jobs.
+
+    If the workers keep no statistics, no task counts as failing.
+    """
+    lost = {group.worker_id for group in reading.open_groups if group.lost}
+    facts = Facts(
+        overview=overview,
+        read_at=read_at,
+        pauses=reading.pauses,
+        live_workers=[worker for worker in workers if worker.is_live],
+        silent_workers=[worker for worker in workers if not worker.is_live and worker.id in lost],
+        open_groups=reading.open_groups,
+        paused=_paused(reading),
+        unknown=_unknown(_by_task(reading) if overview.unknown.value else ()),
+        waiting_keys=reading.waiting_keys,
+        dead_in_a_row=_read(reading, "failing tasks", _dead_in_a_row) if get_settings().STATS else [],
+        schedules=_read(reading, "failing schedules", _schedules),
+        dead_dependencies=_read(reading, "dead dependencies", _dead_dependencies)
+        if overview.waiting.value and overview.dead.value
+        else [],
+    )
+    # A copy: the caller's figures can go on, and this reading is kept.
+    return replace(facts, overview=replace(overview, unread=dict(reading.figures.unread)))
+
+
+def _read(reading: DepthReading, name: str, read: Callable[[DepthReading], list[T]]) -> list[T]:
+    return reading.figures.read(name, lambda: read(reading), [])
+
+
+def _by_task(reading: DepthReading) -> list[Ready]:
+    """Return the ready jobs by task, also if the figures of the queues were read without the tasks."""
+    by_task = [row for row in reading.ready if row.task_name is not None]
+    if len(by_task) == len(reading.ready):
+        return by_task
+    return [*_read(reading, "ready", lambda _: read_ready_unlimited(reading.connection, by_task=True)), *by_task]
+
+
+def _paused(reading: DepthReading) -> dict[str, Count]:
+    found: defaultdict[str, Count] = defaultdict(Count)
+    for row in reading.ready:
+        pause = reading.pauses.of_tasks.get(row.task_name or "")
+        if pause is not None and row.queue_name not in reading.pauses.of_queues:
+            found[pause.name] += Count(row.due, not row.due_is_cut)
+    return dict(found)
+
+
+def _unknown(rows: Iterable[Ready]) -> dict[str, Count]:
+    found: defaultdict[str, Count] = defaultdict(Count)
+    for row in rows:
+        if row.unknown and row.task_name is not None:
+            found[row.task_name] += Count(row.unknown, not row.later_is_cut)
+    return {name: jobs for name, jobs in found.items() if jobs != NONE}
+
+
+def _dead_in_a_row(reading: DepthReading) -> list[DeadInARow]:
+    params = {"seconds": HOUR_SECONDS, "least": LEAST_DEAD, "limit": LISTED}
+    return [DeadInARow(*row) for row in execute(reading.connection, DEAD_IN_A_ROW, params)]
+
+
+def _dead_dependencies(reading: DepthReading) -> list[DeadDependencies]:
+    params = {"limit": DEAD_READ, "dependents": DEPENDENTS_READ, "tasks": LISTED}
+    return [DeadDependencies(*row) for row in execute(reading.connection, DEAD_DEPENDENCIES, params)]
+
+
+def _schedules(reading: DepthReading) -> list[FailingSchedule]:
+    alias = reading.connection.alias
+    if alias not in _may_read_schedules:
+        _may_read_schedules[alias] = execute(reading.connection, MAY_READ_SCHEDULES, {})[0][0]
+    if not _may_read_schedules[alias]:
+        return []
+    params = {
+        "schedules": SCHEDULES_READ,
+        "runs": RUNS_READ,
+        "late_seconds": late_limit_seconds(),
+        "least": LEAST_DEAD,
+        "limit": LISTED,
+    }
+    return [FailingSchedule(*row) for row in execute(reading.connection, FAILING_SCHEDULES, params)]
