@@ -104,21 +104,21 @@ LIMIT_STATS = [
         Mutant("an unknown order is known", "len(left) == 1)", "True)", inside="_in_order"),
         Mutant(
             "a paused key admits jobs",
-            "controls.pause_of(state.limit_key) is not None",
-            "False",
-            inside="ready._admitted",
+            "if policy is None or pause is not None:",
+            "if policy is None:",
+            inside="ready._of_state",
         ),
         Mutant(
             "an undeclared limit admits jobs",
-            "            yield from ((number, NONE_ADMITTED) for number in numbers)\n    keys",
-            "            yield from _all(parts, numbers, is_exact=True)\n    keys",
-            inside="ready._admitted",
+            "[NONE_ADMITTED] * len(of_one)",
+            "_all(of_one, is_exact=True)",
+            inside="ready._decided",
         ),
         Mutant(
             "keys that are not read are exact",
-            "of_key[key], is_exact=False",
-            "of_key[key], is_exact=True",
-            inside="ready._admitted",
+            "_all(of_parts[key], is_exact=False)",
+            "_all(of_parts[key], is_exact=True)",
+            inside="ready._decided",
         ),
         Mutant(
             "keys without due jobs come first",
@@ -130,7 +130,7 @@ LIMIT_STATS = [
             "a chunk holds its jobs",
             "elif is_chunk_key(key) and key in chunk_keys",
             "elif False",
-            inside="ready._admitted",
+            inside="ready._decided",
         ),
         Mutant(
             "paused jobs take slots of their key",
@@ -242,7 +242,7 @@ LIMIT_STATS = [
             "a sum that is not read is 0",
             "        state: NOT_READ\n        if FIGURE",
             "        state: NONE\n        if FIGURE",
-            inside="_overview",
+            inside="overview_of",
         ),
         Mutant(
             "unread workers have slots",

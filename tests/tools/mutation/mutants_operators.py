@@ -93,10 +93,10 @@ SHELL = [
             inside="why_command._run",
         ),
         Mutant(
-            "status names no unserved queue",
-            "if overview.unserved_queues:",
-            "if False:",
-            inside="status_command.tiles",
+            "status shows no cause",
+            "found[:CAUSES_SHOWN]",
+            "found[:0]",
+            inside="status_command.causes",
         ),
         Mutant("top leaves its screen", '        out.stdout.write(LEAVE, ending="")\n', "", inside="top_command._run"),
         Mutant(

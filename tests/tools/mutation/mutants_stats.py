@@ -151,9 +151,9 @@ STATS = [
         ),
         Mutant(
             "an old dead letter is of today",
-            '{"seconds": DAY_SECONDS,',
-            '{"seconds": 9 * DAY_SECONDS,',
-            inside="_overview",
+            '"seconds": DAY_SECONDS}',
+            '"seconds": 9 * DAY_SECONDS}',
+            inside="DepthReading._add_dead",
         ),
     ),
     *of_tests(

@@ -39,6 +39,7 @@ from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, PRUNING, QUEUE_O
 from tests.tools.mutation.mutants_breakers import BREAKERS
 from tests.tools.mutation.mutants_bulk_acts import BULK_ACTS
 from tests.tools.mutation.mutants_call_limits import CALL_LIMITS
+from tests.tools.mutation.mutants_causes import CAUSES
 from tests.tools.mutation.mutants_chunks import CHUNKS
 from tests.tools.mutation.mutants_clones import CLONES
 from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
@@ -411,6 +412,7 @@ MUTANTS = [
     *REGISTRATION,
     *REMOTE_WORKERS,
     *SEARCH,
+    *CAUSES,
     *BATCHES,
     *GRAPHS,
     *HISTORIES,
