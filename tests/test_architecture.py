@@ -265,7 +265,7 @@ SMALL = {
     "the statements of one transition": "sql/",
     "one transition": "lifecycle/",
     "one page": "admin/console/",
-    "Django looks for it by this name": "apps.py urls.py templatetags/",
+    "Django looks for it by this name": "apps.py urls.py",
     "a setting of a project names it": "testing/backends.py",
     "one capability in this layer": "job_search/batch_jobs.py stats/chunk_explanation.py",
     "an invariant of its own": "worker/runtime/exit_cause.py worker/supervision/stop_deadline.py",

@@ -242,7 +242,7 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
         Gauge("pgqueue_dead_last_day", "Jobs that became dead within 24 hours and were not retried, at most 10,000."),
         _one(lambda snapshot: snapshot.overview.dead_24h.value),
     ),
-    (Gauge("pgqueue_causes", "What keeps jobs from running or makes them fail: causes by kind.", ("kind",)), _causes),
+    (Gauge("pgqueue_causes", "Causes that keep jobs from running or make them fail, by kind.", ("kind",)), _causes),
     (Gauge("pgqueue_schedules_late_seconds", "How late the latest schedule is, or 0."), _schedules),
     (
         Gauge("pgqueue_jobs_suspended", "Jobs that a durable step suspends, at most 10,000.", QUEUE_AND_STATE),

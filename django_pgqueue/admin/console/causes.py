@@ -28,7 +28,7 @@ SHOWN: Final = 10
 """Causes that the overview shows before the others."""
 
 
-class Link(NamedTuple):
+class CauseLink(NamedTuple):
     """A link with its label. The URL is "" if the user may not see the page."""
 
     label: Promise | str
@@ -71,45 +71,45 @@ def cause_rows(request: HttpRequest, causes: Sequence[Cause]) -> list[dict[str, 
 # ---------------------------------------------------------------------------- where to look
 
 
-def _queue(request: HttpRequest, cause: Cause) -> Link:
-    return Link(_("Queue"), allowed_url(request, "queue", queue=cause.name))
+def _queue(request: HttpRequest, cause: Cause) -> CauseLink:
+    return CauseLink(_("Queue"), allowed_url(request, "queue", queue=cause.name))
 
 
-def _workers(request: HttpRequest, cause: Cause) -> Link:
-    return Link(_("Workers"), allowed_url(request, "worker_changelist"))
+def _workers(request: HttpRequest, cause: Cause) -> CauseLink:
+    return CauseLink(_("Workers"), allowed_url(request, "worker_changelist"))
 
 
-def _jobs_of_task(request: HttpRequest, cause: Cause) -> Link:
-    return Link(_("Jobs"), jobs_url(request, "ready", task=cause.name))
+def _jobs_of_task(request: HttpRequest, cause: Cause) -> CauseLink:
+    return CauseLink(_("Jobs"), jobs_url(request, "ready", task=cause.name))
 
 
-def _limit(request: HttpRequest, cause: Cause) -> Link:
-    return Link(_("Limit"), limit_url(request, cause.limit_key or cause.name))
+def _limit(request: HttpRequest, cause: Cause) -> CauseLink:
+    return CauseLink(_("Limit"), limit_url(request, cause.limit_key or cause.name))
 
 
-def _dead_job(request: HttpRequest, cause: Cause) -> Link:
-    return Link(_("Dead job"), page_url(request, "job_change", cause.job_id) if cause.job_id else "")
+def _dead_job(request: HttpRequest, cause: Cause) -> CauseLink:
+    return CauseLink(_("Dead job"), page_url(request, "job_change", cause.job_id) if cause.job_id else "")
 
 
-def _incident(request: HttpRequest, cause: Cause) -> Link:
-    return Link(_("Dead letters"), jobs_url(request, "dead", task=cause.name, since="day"))
+def _incident(request: HttpRequest, cause: Cause) -> CauseLink:
+    return CauseLink(_("Dead letters"), jobs_url(request, "dead", task=cause.name, since="day"))
 
 
-def _schedule(request: HttpRequest, cause: Cause) -> Link:
+def _schedule(request: HttpRequest, cause: Cause) -> CauseLink:
     may_view = request.user.has_perm("pgqueue.view_schedule")
-    return Link(_("Schedule"), page_url(request, "schedule_change", cause.schedule_id) if may_view else "")
+    return CauseLink(_("Schedule"), page_url(request, "schedule_change", cause.schedule_id) if may_view else "")
 
 
-LINKS: Final[dict[CauseKind, Callable[[HttpRequest, Cause], Link]]] = {
+LINKS: Final[dict[CauseKind, Callable[[HttpRequest, Cause], CauseLink]]] = {
     CauseKind.NO_WORKER: _workers,
     CauseKind.QUEUE_NOT_SERVED: _queue,
     CauseKind.UNKNOWN_TASK: _jobs_of_task,
-    CauseKind.LOST: lambda request, cause: Link(_("Lost jobs"), jobs_url(request, "lost")),
+    CauseKind.LOST: lambda request, cause: CauseLink(_("Lost jobs"), jobs_url(request, "lost")),
     CauseKind.DEPENDENCY_FAILED: _dead_job,
     CauseKind.TASK_FAILING: _incident,
     CauseKind.QUEUE_PAUSED: _queue,
     CauseKind.TASK_PAUSED: _jobs_of_task,
-    CauseKind.SLOTS_BUSY: lambda request, cause: Link(
+    CauseKind.SLOTS_BUSY: lambda request, cause: CauseLink(
         _("Running jobs"), jobs_url(request, "running", queue=cause.name)
     ),
     **dict.fromkeys((CauseKind.SCHEDULE_FAILED, CauseKind.SCHEDULE_LATE, CauseKind.SCHEDULE_FAILING), _schedule),
@@ -127,21 +127,23 @@ LINKS: Final[dict[CauseKind, Callable[[HttpRequest, Cause], Link]]] = {
 # ---------------------------------------------------------------------------- what to press
 
 
-def _acts(request: HttpRequest, cause: Cause) -> list[Link]:
+def _acts(request: HttpRequest, cause: Cause) -> list[CauseLink]:
     """Return the pages of acts that help: previews and forms, which ask before they change anything."""
     if cause.kind is CauseKind.BLOCKED_BY_DEAD:
-        return [Link(_("Retry the dead job…"), _dead_job(request, cause).url)]
+        return [CauseLink(_("Retry the dead job…"), _dead_job(request, cause).url)]
     if cause.kind in (CauseKind.DEPENDENCY_FAILED, CauseKind.TASK_FAILING):
-        return [Link(_("Retry…"), _preview(request, TransitionName.RETRY, state=State.DEAD, task=cause.name))]
+        return [CauseLink(_("Retry…"), _preview(request, TransitionName.RETRY, state=State.DEAD, task=cause.name))]
     if cause.kind is CauseKind.LIMIT_UNDECLARED:
         waiting = {"state": State.READY, "limit": cause.name}
-        return [Link(_("Cancel waiting…"), _preview(request, TransitionName.CANCEL, **waiting))]
+        return [CauseLink(_("Cancel waiting…"), _preview(request, TransitionName.CANCEL, **waiting))]
     if cause.kind is CauseKind.UNKNOWN_TASK:
         return [
-            Link(_("Cancel waiting…"), _preview(request, TransitionName.CANCEL, state=State.READY, task=cause.name))
+            CauseLink(
+                _("Cancel waiting…"), _preview(request, TransitionName.CANCEL, state=State.READY, task=cause.name)
+            )
         ]
     if cause.kind in (CauseKind.LIMIT_SLOTS, CauseKind.LIMIT_RATE) and acts.OVERRIDE_LIMIT.is_allowed(request.user):
-        return [Link(_("Change the limit…"), page_url(request, "limit_change", key=cause.limit_key or cause.name))]
+        return [CauseLink(_("Change the limit…"), page_url(request, "limit_change", key=cause.limit_key or cause.name))]
     return []
 
 

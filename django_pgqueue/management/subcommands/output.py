@@ -131,7 +131,7 @@ class Output:
         return found
 
     def wrapped(self, text: str) -> list[str]:
-        """Return a text in lines that fit the terminal, or in one line if the output is none."""
+        """Return a text in lines that fit the terminal, or in one line if the output is not a terminal."""
         if not self.stdout.isatty():
             return [text]
         return textwrap.wrap(text, shutil.get_terminal_size().columns, subsequent_indent="  ")

@@ -11,7 +11,7 @@ from django_pgqueue.stats.answers import NONE, Count, PauseStats
 
 
 class CauseKind(StrEnum):
-    """What can be wrong. The values are stable. Of causes with as many jobs, the first kind here is shown first."""
+    """The kinds of causes. The values are stable. Of causes with as many jobs, the first kind here comes first."""
 
     NO_WORKER = "no worker"
     QUEUE_NOT_SERVED = "queue not served"

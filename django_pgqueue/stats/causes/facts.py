@@ -187,7 +187,7 @@ class DeadDependencies(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the causes are made of, read at one moment."""
+    """The facts of which the causes are made, read at one moment."""
 
     overview: Overview
     read_at: datetime

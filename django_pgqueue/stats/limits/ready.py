@@ -96,8 +96,8 @@ PLACES_TOTAL: Final = 1000
 """Maximum number of due jobs of one key whose order is known, if they are of several tasks or weights."""
 
 
-class KeyWait(NamedTuple):
-    """What the due jobs of a limit key wait for. `reason` is None if the state of the key was not read."""
+class HeldReason(NamedTuple):
+    """The reason why a limit key holds due jobs. `reason` is None if the state of the key was not read."""
 
     reason: LimitWaitReason | None
     pause: PauseStats | None = None
@@ -114,7 +114,7 @@ class WaitingKey(NamedTuple):
     is_exact: bool
     """Whether the key has no due jobs but these."""
     oldest_due_seconds: float
-    wait: KeyWait
+    wait: HeldReason
 
 
 class ReadyJobs(NamedTuple):
@@ -159,7 +159,7 @@ def read_ready_limited(connection: Connection, pauses: Pauses) -> ReadyJobs:
 
 def _decided(
     connection: Connection, parts: Sequence[DueJobs], of_key: Mapping[str, Sequence[int]]
-) -> Iterator[tuple[str, Sequence[Admitted], KeyWait]]:
+) -> Iterator[tuple[str, Sequence[Admitted], HeldReason]]:
     """Yield how many jobs of each part of these keys its limit admits, and what the others wait for."""
     limits, chunk_keys = registry.limits(), registry.chunk_keys()
     of_parts = {key: [parts[number] for number in numbers] for key, numbers in of_key.items()}
@@ -168,12 +168,12 @@ def _decided(
         if name_of(key) in limits:
             declared.append(key)
         elif is_chunk_key(key) and key in chunk_keys:
-            yield key, _all(of_one, is_exact=True), KeyWait(None)
+            yield key, _all(of_one, is_exact=True), HeldReason(None)
         else:
-            yield key, [NONE_ADMITTED] * len(of_one), KeyWait(LimitWaitReason.UNDECLARED)
+            yield key, [NONE_ADMITTED] * len(of_one), HeldReason(LimitWaitReason.UNDECLARED)
     keys = declared[:KEYS_TOTAL]
     for key in declared[KEYS_TOTAL:]:
-        yield key, _all(of_parts[key], is_exact=False), KeyWait(None)
+        yield key, _all(of_parts[key], is_exact=False), HeldReason(None)
     if not keys:
         return
     controls = controls_of(connection, keys)
@@ -181,13 +181,13 @@ def _decided(
         yield state.limit_key, *_of_state(controls, state, of_parts[state.limit_key])
 
 
-def _of_state(controls: Controls, state: KeyState, parts: Sequence[DueJobs]) -> tuple[Sequence[Admitted], KeyWait]:
+def _of_state(controls: Controls, state: KeyState, parts: Sequence[DueJobs]) -> tuple[Sequence[Admitted], HeldReason]:
     policy, pause = controls.policy_of(state.limit_key), controls.pause_of(state.limit_key)
     is_open = controls.has_open_breaker(state.limit_key)
     if policy is None or pause is not None:
         reason = LimitWaitReason.UNDECLARED if policy is None else LimitWaitReason.PAUSED
-        return [NONE_ADMITTED] * len(parts), KeyWait(reason, pause, is_open)
-    return admitted(policy, state, parts), KeyWait(_reason(policy, state, parts), pause, is_open, state.head_id)
+        return [NONE_ADMITTED] * len(parts), HeldReason(reason, pause, is_open)
+    return admitted(policy, state, parts), HeldReason(_reason(policy, state, parts), pause, is_open, state.head_id)
 
 
 def _reason(policy: KeyPolicy, state: KeyState, parts: Sequence[DueJobs]) -> LimitWaitReason:
@@ -201,7 +201,7 @@ def _reason(policy: KeyPolicy, state: KeyState, parts: Sequence[DueJobs]) -> Lim
     return LimitWaitReason.TOKEN if policy.concurrency is None else LimitWaitReason.SLOT
 
 
-def _waiting_key(limit_key: str, parts: Sequence[DueJobs], found: Sequence[Admitted], wait: KeyWait) -> WaitingKey:
+def _waiting_key(limit_key: str, parts: Sequence[DueJobs], found: Sequence[Admitted], wait: HeldReason) -> WaitingKey:
     due = sum(part.due for part in parts)
     return WaitingKey(
         limit_key=limit_key,
