@@ -232,7 +232,7 @@ def fresh_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read counts and causes anew each time, because tests change rows between two readings."""
     current.forget()
     monkeypatch.setattr(current, "AGE_LIMIT_SECONDS", 0.0)
-    monkeypatch.setattr(facts, "_may_read_schedules", {})
+    monkeypatch.setattr(facts, "_may_read_schedules", set())
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,13 @@ from typing import Any, Final, cast
 from django.contrib.admin import AdminSite
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponseBase
 from django.views.decorators.http import require_http_methods
 
 from django_pgqueue.acts import OperatorAct
+from django_pgqueue.admin import databases
 from django_pgqueue.stats.causes.current import forget
 
 BUTTON: Final = ("POST",)
@@ -41,11 +43,17 @@ def act_view(
             check(request, act)
         request.current_app = site.name
         answer: HttpResponseBase = view(request, *args, **kwargs)
-        if request.method == "POST":
-            forget()
+        forget_counts(request)
         return answer
 
     return site.admin_view(checked)
+
+
+def forget_counts(request: HttpRequest) -> None:
+    """Let the next page count anew if the request may have changed something, at once and after its commit."""
+    if request.method == "POST":
+        forget()
+        transaction.on_commit(forget, using=databases.chosen(request))
 
 
 def log_change(request: HttpRequest, rows: Model | Iterable[Model] | None, message: Any, flag: int = CHANGE) -> None:

@@ -23,6 +23,7 @@ from django.utils.text import capfirst
 from django_pgqueue.admin import databases
 from django_pgqueue.db.fields import statement_time
 
+from .act_view import forget_counts
 from .list_filters import row_id_of
 from .navigation import navigation
 
@@ -106,6 +107,12 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
         rows: QuerySet[Any] = super().get_queryset(request)
         return rows.using(databases.chosen(request))
 
+    def changeform_view(self, request: HttpRequest, *args: Any, **named: Any) -> HttpResponse:
+        """Answer as Django does. A saved row can change what the overview counts."""
+        answer: HttpResponse = super().changeform_view(request, *args, **named)
+        forget_counts(request)
+        return answer
+
     def get_preserved_filters(self, request: HttpRequest) -> str:
         """Return the parameters of Django's own links and redirects. They keep the chosen database."""
         return databases.list_parameters(request, super().get_preserved_filters(request))
@@ -121,7 +128,9 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the list. If its rows link to no page, replace Django's title "Select … to view"."""
         title = {} if self.list_display_links is not None else {"title": capfirst(self.opts.verbose_name_plural)}
-        return super().changelist_view(request, {**title, **self.navigation(request), **(extra_context or {})})
+        answer = super().changelist_view(request, {**title, **self.navigation(request), **(extra_context or {})})
+        forget_counts(request)
+        return answer
 
     def response_action(
         self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **options: Any

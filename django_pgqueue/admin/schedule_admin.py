@@ -24,7 +24,7 @@ from django_pgqueue.models import Job, Schedule
 from django_pgqueue.schedules import job_options, next_ticks, run_and_resume
 
 from . import databases
-from .act_view import check
+from .act_view import check, forget_counts
 from .formatting import dated, visible
 from .forms.new_jobs import say_paused
 from .navigation import allowed_url, redirect_to
@@ -270,6 +270,12 @@ class ScheduleAdmin(ScheduleColumns):
                 run_and_resume.resume(connection, obj.pk, by=by)
             else:
                 run_and_resume.pause(connection, obj.pk, definition.name, by=by)
+
+    def delete_view(self, request: HttpRequest, *args: Any, **named: Any) -> Any:
+        """Answer as Django does. A deleted schedule is no cause any more."""
+        answer = super().delete_view(request, *args, **named)
+        forget_counts(request)
+        return answer
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         self.delete_queryset(request, self.get_queryset(request).filter(pk=obj.pk))

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django_pgqueue import __version__, stats
-from django_pgqueue.display import visible
 from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.stats.causes.current import causes_of, current
+from django_pgqueue.stats.causes.words import Words
 from django_pgqueue.tasks import registry
 
 from .findings import Level, Result, are, check, counted, level_of, listed, ok, percent, quoted, span
@@ -285,19 +286,23 @@ def _schedules(session: Session) -> Result:
 
 @check(
     "causes",
-    "Error: a cause that lasts until somebody acts keeps jobs from running. Warning: another cause does, or jobs of a "
-    "task or a schedule die in a row.",
+    "Error: a cause that lasts until somebody acts keeps jobs from running. Warning: another cause does, jobs of a "
+    "task or a schedule die in a row, or a figure cannot be read.",
     "These jobs do not run, or fail. The sentences are those of the overview, without limit keys.",
 )
 def _causes(session: Session) -> Result:
-    found = stats.causes(session.alias)
+    facts = current(session.alias)
+    found, unread = causes_of(facts, Words()), facts.overview.unread
     urgent = sum(each.is_urgent for each in found)
     data = {"urgent": urgent, "causes": [{"kind": each.kind, "sentence": each.sentence} for each in found[:SHOWN]]}
+    if unread and not urgent:
+        what = f"Not all causes are known, because these figures cannot be read: {listed(unread)}."
+        return Result(Level.WARNING, what, "Find the row with the value that cannot be read.", data)
     if not found:
         return ok("Nothing keeps jobs from running.", **data)
     more = f" And {len(found) - 1:,} more." if len(found) > 1 else ""
-    what = f"{visible(found[0].sentence)}{more}"
-    return Result(Level.ERROR if urgent else Level.WARNING, what, "manage.py pgqueue status", data)
+    level = Level.ERROR if urgent else Level.WARNING
+    return Result(level, f"{found[0].sentence}{more}", "manage.py pgqueue status", data)
 
 
 WORKER_CHECKS: Final = (_stale_workers, _worker_versions, _unserved_queues, _leases, _timeouts, _schedules, _causes)

@@ -78,7 +78,7 @@ class Snapshot:
         self.figures = figures
         facts = current(connection.alias, figures)
         self.overview: Overview = facts.overview
-        self.causes = causes_of(facts, Words())
+        self.causes, self.unread_kinds = causes_of(facts, Words()), facts.unread_kinds
         figures.unread.update(self.overview.unread)
         self.schedules_late_seconds = self.figures.read("schedules", lambda: _late_seconds(connection), None)
         self.named, rest = _with_label(self.overview.queues)
@@ -188,7 +188,7 @@ def _batches(snapshot: Snapshot) -> Iterator[Sample]:
 
 def _causes(snapshot: Snapshot) -> Iterator[Sample]:
     found = Counter(cause.kind for cause in snapshot.causes)
-    return (((kind,), found[kind]) for kind in CauseKind)
+    return (((kind,), found[kind]) for kind in CauseKind if kind not in snapshot.unread_kinds)
 
 
 def _schedules(snapshot: Snapshot) -> Iterator[Sample]:

@@ -83,6 +83,7 @@ class DepthReading:
         self.sums: defaultdict[str, DepthSums] = defaultdict(DepthSums)
         self.ready: list[Ready] = []
         self.waiting_keys: list[WaitingKey] = []
+        self.has_all_keys = True
         self.cut: set[str] = set()
         """The states in which every queue or task may have more jobs than were counted."""
         self.enqueued_is_estimate = False
@@ -115,7 +116,7 @@ class DepthReading:
 
     def _add_ready(self) -> None:
         by_task = self.by_task or bool(self.pauses.of_tasks)
-        rows, self.waiting_keys = read_ready(self.connection, self.pauses, by_task=by_task)
+        rows, self.waiting_keys, self.has_all_keys = read_ready(self.connection, self.pauses, by_task=by_task)
         self.ready = rows
         for ready in rows:
             is_paused = ready.queue_name in self.pauses.of_queues or ready.task_name in self.pauses.of_tasks
@@ -188,7 +189,7 @@ def read_ready(connection: Connection, pauses: Pauses, *, by_task: bool) -> Read
     limits admit.
     """
     limited = read_ready_limited(connection, pauses)
-    return ReadyJobs([*read_ready_unlimited(connection, by_task=by_task), *limited.rows], limited.keys)
+    return limited._replace(rows=[*read_ready_unlimited(connection, by_task=by_task), *limited.rows])
 
 
 def read_ready_unlimited(connection: Connection, *, by_task: bool) -> list[Ready]:

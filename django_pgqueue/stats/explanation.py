@@ -12,9 +12,8 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import execute
 from django_pgqueue.declared.steps import is_endless
-from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import FINISHED, UNCOUNTED, Outcome, State
 from django_pgqueue.tasks.registry import in_words
 
@@ -27,9 +26,8 @@ from .explained_job import ExplainedJob
 from .graphs.explanation import reason_of_graph
 from .lane_counts import Ready
 from .limits.explanation import ahead_in_key, reason_of_limit
-from .ownership import read_ownership
+from .ownership import no_worker_text
 from .sentences import (
-    NO_WORKER,
     busy_text,
     jobs_ahead,
     paused_text,
@@ -189,21 +187,10 @@ def _of_pauses(job: ExplainedJob) -> FoundReason | None:
 def _of_workers(job: ExplainedJob) -> FoundReason | None:
     """Return why no worker can claim a due job."""
     if not job.live_workers:
-        return FoundReason(Reason.NO_WORKER, _no_worker(job.connection), {"workers": 0})
+        return FoundReason(Reason.NO_WORKER, no_worker_text(job.connection), {"workers": 0})
     if job.workers:
         return None
     return FoundReason(Reason.QUEUE_NOT_SERVED, unserved_text(len(job.live_workers), job.row.queue_name))
-
-
-def _no_worker(connection: Connection) -> str:
-    """Return a sentence. A worker that waits for an adoption is not registered, so it looks like none."""
-    differences = read_ownership(connection).differences if get_settings().CLONE_GUARD == "refuse" else ""
-    if not differences:
-        return NO_WORKER
-    return (
-        f"No worker is running: the database belongs to another installation ({differences}), so workers wait for "
-        "`manage.py pgqueue adopt`."
-    )
 
 
 def _paused(job: ExplainedJob, reason: Reason, what: str, pause: PauseStats) -> FoundReason:

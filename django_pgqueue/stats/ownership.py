@@ -1,6 +1,7 @@
 """Whether the database belongs to this installation, or its workers wait for an adoption.
 
-`why()` and the doctor call it. The clone guard of the workers makes the same comparison on its own connection.
+`why()`, the causes and the doctor call it. The clone guard of the workers makes the same comparison on its own
+connection.
 """
 
 from __future__ import annotations
@@ -58,3 +59,14 @@ def read_ownership(connection: Connection) -> Ownership:
             return Ownership(visible(differences), visible(adopted_by))
         is_certain = is_certain and (is_known or identifier == server)
     return Ownership(is_certain=is_certain)
+
+
+def no_worker_text(connection: Connection) -> str:
+    """Return that no worker runs. A worker that waits for an adoption is not registered, so it looks like none."""
+    differences = read_ownership(connection).differences if get_settings().CLONE_GUARD == "refuse" else ""
+    if not differences:
+        return "No worker is running: start `manage.py runworker`."
+    return (
+        f"No worker is running: the database belongs to another installation ({differences}), so workers wait for "
+        "`manage.py pgqueue adopt`."
+    )

@@ -13,7 +13,6 @@ from django_pgqueue.tasks.registry import in_words
 from .answers import BusyTask, Count, PauseStats
 
 SHOWN_TASKS: Final = 3
-NO_WORKER: Final = "No worker is running: start `manage.py runworker`."
 
 
 def paused_text(what: str, pause: PauseStats, time_text: Callable[[datetime], str]) -> str:

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, Error, transaction
+from django.http import Http404
 from django.template import Library
 
+from django_pgqueue.doctor.session import Session
 from django_pgqueue.stats.causes.current import current
 
 register = Library()
 
+STATEMENT_TIMEOUT_SECONDS: Final = 2
 CAUSES_SHOWN: Final = 5
 """Causes on Django's index page. The overview has all."""
 
@@ -47,14 +50,14 @@ def pgqueue_causes(context: Mapping[str, Any]) -> dict[str, Any]:
     from django_pgqueue.admin.console.causes import found_causes
     from django_pgqueue.admin.navigation import allowed_url
 
-    request = context["request"]
-    if not request.user.has_perm("pgqueue.view_job"):
+    request = context.get("request")
+    if request is None or not request.user.has_perm("pgqueue.view_job"):
         return {}
-    alias = databases.chosen(request)
     try:
-        with transaction.atomic(using=alias):
+        alias = databases.chosen(request)
+        with Session(alias).read_only(statement_timeout_seconds=STATEMENT_TIMEOUT_SECONDS):
             causes = found_causes(request, current(alias), with_keys=False)
-    except DatabaseError:
+    except (Error, Http404):
         return {}
     more = len(causes) - CAUSES_SHOWN
     return {"causes": causes[:CAUSES_SHOWN], "more": more, "overview_url": allowed_url(request, "overview")}

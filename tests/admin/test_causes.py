@@ -76,12 +76,35 @@ def test_act_shows_its_effect_at_once_although_counts_are_kept(
     assert "pgqueue-cause" not in post_form(operator, row)
 
 
+@pytest.mark.parametrize("name", ["action", "delete"])
+def test_acts_of_lists_show_their_effect_at_once(
+    client_of: Callable[..., Client], worker: Worker, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(current, "AGE_LIMIT_SECONDS", 5.0)
+    operator = client_of("view_job", "view_pause", "pause_queue", "view_schedule", "delete_schedule")
+    url, data = "/admin/pgqueue/pause/", {"action": "resume_selected"}
+    if name == "action":
+        paused_queue(make_job)
+        data["_selected_action"] = str(Pause.objects.get().pk)
+    else:
+        broken = Schedule.objects.create(
+            name="s", task_name=tasks.noop.name, arguments={}, expression="@daily", next_run_at=PAST, problem="x"
+        )
+        url, data = f"/admin/pgqueue/schedule/{broken.pk}/delete/", {"post": "yes"}
+    assert len(rows_of(operator)) == 1
+    operator.post(url, data, follow=True)
+    assert not Pause.objects.exists() and not Schedule.objects.exists()
+    assert rows_of(operator) == []
+
+
 def test_user_without_rights_sees_causes_without_buttons(
     client_of: Callable[..., Client], worker: Worker, make_job: JobMaker
 ) -> None:
     paused_queue(make_job)
     make_job("dead", task_name="app.import")
-    for row in rows_of(client_of("view_job")):
+    rows = rows_of(client_of("view_job"))
+    assert len(rows) == 1
+    for row in rows:
         assert "<form" not in row and 'class="button"' not in row
 
 
@@ -90,9 +113,7 @@ def test_key_of_nearly_all_jobs_is_paused_from_the_overview(
 ) -> None:
     declare(monkeypatch)
     for number in range(120):
-        make_job(
-            task_name="app.render", limit_key="render:globex" if number else "render:acme", run_after=timezone.now()
-        )
+        make_job(task_name="app.render", limit_key="render:globex" if number else "render:acme", run_after=PAST)
     [row] = [row for row in rows_of(operator) if "belong to" in row]
     assert "119 of 120 due jobs of the limit render belong to globex." in plain(row)
     post_form(operator, row)
@@ -129,6 +150,8 @@ def test_index_page_of_django_shows_the_first_causes(
     text = operator.get(INDEX).content.decode()
     assert text.count("an operator has paused the queue queue") == 5
     assert "2 more" in text and PAGE in text
+    assert "what is wrong now" not in operator.get("/admin/auth/").content.decode(), "it extends the index page"
+    assert operator.get("/admin/?database=nobody").status_code == 200
     other = Client()
     other.force_login(make_user("view_worker", name="ada"))
     assert "what is wrong now" not in other.get(INDEX).content.decode()

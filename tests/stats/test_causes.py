@@ -13,11 +13,14 @@ from django.utils import timezone
 
 from django_pgqueue import Breaker, Limit, control, stats
 from django_pgqueue.declared.breakers import PAUSED_BY
+from django_pgqueue.doctor import examine
 from django_pgqueue.lifecycle import rollups
-from django_pgqueue.models import Execution, Job, OpenBreaker, Schedule, ScheduleRun
+from django_pgqueue.metrics import collect
+from django_pgqueue.models import Execution, Installation, Job, OpenBreaker, Schedule, ScheduleRun
 from django_pgqueue.states import FailurePolicy
-from django_pgqueue.stats import CauseKind, Count
+from django_pgqueue.stats import CauseKind, Count, queries
 from django_pgqueue.stats.causes import current, facts
+from django_pgqueue.stats.limits import ready
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.completion.attempt_counter import Tally
 from tests import helpers
@@ -132,7 +135,7 @@ def test_jobs_that_workers_release_are_counted_by_task(add_worker, pause):
     gone, known = stats.causes()
     assert (gone.kind, gone.name, gone.jobs, gone.is_urgent) == (CauseKind.UNKNOWN_TASK, "shop.gone", Count(3), True)
     assert gone.sentence.startswith("3 jobs of shop.gone wait: no live worker knows this task")
-    assert known.sentence.startswith(f"1 job of {helpers.NOOP} waits: workers release them")
+    assert known.sentence.startswith(f"1 job of {helpers.NOOP} waits: workers release it")
 
 
 def test_busy_slots_are_a_cause_after_a_minute(add_worker):
@@ -253,7 +256,7 @@ def test_open_breaker_is_a_cause_paused_or_probing(add_worker, monkeypatch, is_p
 
 def test_key_with_nearly_all_jobs_of_its_limit_comes_last(add_worker):
     add_worker("mail")
-    add("fair:globex", 120)
+    add("fair:globex", 120, delay=LATE)
     add("fair:acme", 20)
     found = stats.causes(with_keys=True)
     assert [cause.kind for cause in found] == [CauseKind.QUEUE_NOT_SERVED, CauseKind.ONE_KEY]
@@ -266,9 +269,51 @@ def test_key_with_nearly_all_jobs_of_its_limit_comes_last(add_worker):
 
 def test_only_key_of_a_limit_or_a_few_jobs_are_no_cause(add_worker):
     add_worker()
-    add("fair:globex", 200)
-    add("two:a", 50)
+    add("fair:globex", 200, delay=LATE)
+    add("two:a", 50, delay=-1.0)
     add("two:b", 1)
+    assert kinds() == []
+
+
+def test_key_is_named_for_its_share_only_if_all_jobs_were_counted(add_worker, monkeypatch):
+    """Counting goes through the keys in their order, so it sees only the jobs of the first keys."""
+    add_worker()
+    add("fair:acme", 120, delay=LATE)
+    add("fair:bolt", 5, delay=LATE)
+    assert CauseKind.ONE_KEY in [cause.kind for cause in stats.causes()]
+    for name, value in (("ROWS_LIMIT", 122), ("NAMED_KEYS_TOTAL", 2)):
+        with monkeypatch.context() as patch:
+            patch.setattr(ready, name, value)
+            add("fair:zeta", 1, delay=LATE)
+            assert CauseKind.ONE_KEY not in [cause.kind for cause in stats.causes()], name
+
+
+def test_rate_that_holds_jobs_is_not_called_full_slots(add_worker, monkeypatch):
+    """The limit has free slots and one token, and then tokens and no free slot."""
+    add_worker()
+    monkeypatch.setitem(LIMITS, "both", Limit("both", concurrency=9, rate="1/m", burst=2))
+    add("both", 6, delay=LATE)
+    claim("both", 1)
+    cause = the_cause(CauseKind.LIMIT_RATE)
+    assert cause.sentence == "4 jobs wait: the rate of the limit both does not admit them yet."
+    monkeypatch.setitem(LIMITS, "both", Limit("both", concurrency=1, rate="60/m", burst=50))
+    assert the_cause(CauseKind.LIMIT_SLOTS).name == "both"
+
+
+def test_ordered_key_whose_first_job_is_due_later_is_a_cause(add_worker):
+    add_worker()
+    [first] = add("one:a", 1, delay=3600.0)
+    add("one:a", 3, delay=LATE)
+    cause = the_cause(CauseKind.KEY_ORDER)
+    assert (cause.job_id, cause.jobs) == (first, Count(3))
+    assert cause.sentence == (
+        f"3 jobs wait: the first job of one key of the limit one is due later ({first}), and the others wait for it."
+    )
+
+
+def test_unknown_chunk_key_is_no_undeclared_limit(add_worker):
+    add_worker()
+    add("+app.store", 2, delay=LATE)
     assert kinds() == []
 
 
@@ -286,7 +331,8 @@ def test_lost_jobs_name_the_silent_worker(add_worker):
         cursor.execute("UPDATE pgqueue_worker SET lease_expires_at = %s WHERE id = %s", [past, worker_id])
     cause = the_cause(CauseKind.LOST)
     assert cause.sentence == (
-        "1 running job is lost (worker vm:7, silent for 10 min): the lease is over, and no worker has rescued it yet."
+        "1 running job is lost (worker vm:7, silent for 10 min): no heartbeat came for a lease, "
+        "and no worker has rescued it yet."
     )
 
 
@@ -354,14 +400,30 @@ def test_schedule_whose_latest_jobs_died_is_a_cause(add_worker, states, expected
     assert kinds() == []
 
 
-def test_late_schedule_and_problem_are_causes(add_worker, settings):
+def test_problem_of_a_schedule_is_shown_only_with_keys():
+    """It is the text of an error, which can contain an argument."""
+    add_schedule("broken", problem="no customer 'globex'", next_run_at=timezone.now() - timedelta(hours=1))
+    [hidden], [shown] = stats.causes(), stats.causes(with_keys=True)
+    assert hidden.sentence == "The schedule broken could not be fired: its page in the admin says why."
+    assert shown.sentence == "The schedule broken could not be fired: no customer 'globex'."
+
+
+def test_many_late_schedules_are_one_cause(add_worker):
+    add_worker()
+    for number in range(7):
+        add_schedule(f"s{number}", next_run_at=timezone.now() - timedelta(minutes=10 + number))
+    [cause] = stats.causes()
+    assert cause.sentence == "7 schedules are late, the schedule s6 by 16 min: does a worker fire schedules?"
+
+
+def test_late_schedule_and_problem_are_causes(add_worker):
     add_worker()
     now = timezone.now()
     add_schedule("late", next_run_at=now - timedelta(minutes=10))
     add_schedule("jitter", next_run_at=now - timedelta(minutes=10), jitter_seconds=900.0)
     add_schedule("broken", problem="no such task", next_run_at=now + timedelta(hours=1))
     assert [(cause.kind, cause.sentence) for cause in stats.causes()] == [
-        (CauseKind.SCHEDULE_FAILED, "The schedule broken could not be fired: no such task."),
+        (CauseKind.SCHEDULE_FAILED, "The schedule broken could not be fired: its page in the admin says why."),
         (CauseKind.SCHEDULE_LATE, "The schedule late is 10 min late: does a worker fire schedules?"),
     ]
 
@@ -383,8 +445,13 @@ def test_sentences_escape_names_from_rows():
     """A row that was written by SQL can have any name. It must not forge lines on a terminal."""
     helpers.make_job(connection, queue_name="a\nb", task_name="x\x1b[31m", delay_seconds=15.0)
     Job.objects.update(unknown_since=timezone.now())
-    for cause in stats.causes():
-        assert cause.sentence.isprintable()
+    helpers.make_job(connection, queue_name="mail")
+    control.pause("mail", by="an\u202ena\n", reason=f"x\n\x1b[31m{'y' * 100_000}")
+    add_schedule("a\nb", problem="z\nz")
+    found = stats.causes(with_keys=True)
+    assert {cause.kind.value for cause in found} == {"unknown task", "queue paused", "schedule failed"}
+    for cause in found:
+        assert cause.sentence.isprintable() and len(cause.sentence) < 2000
 
 
 def test_reading_costs_few_statements_more_than_the_overview(add_worker, django_assert_max_num_queries):
@@ -429,11 +496,50 @@ def test_reading_is_kept_for_five_seconds_and_forgotten_by_acts(monkeypatch, dja
     assert kinds() == ["no worker"]
 
 
+def test_reading_that_an_act_has_overtaken_is_not_kept(monkeypatch):
+    """It began before the act, and would show the old state to the page that follows the act."""
+    monkeypatch.setattr(current, "AGE_LIMIT_SECONDS", 5.0)
+    read = current.read_facts
+
+    def slow_read(*args):
+        found = read(*args)
+        helpers.make_job(connection)
+        current.forget()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(current, "read_facts", slow_read)
+        assert kinds() == []
+    assert kinds() == ["no worker"]
+
+
+def test_no_worker_of_a_foreign_database_names_the_adoption(settings):
+    settings.PGQUEUE = {"ENVIRONMENT": "production"}
+    Installation.objects.create(system_identifier="", database_oid=1, environment="staging")
+    helpers.make_job(connection)
+    assert "so workers wait for `manage.py pgqueue adopt`" in the_cause(CauseKind.NO_WORKER).sentence
+
+
 def test_role_without_access_to_schedules_reads_the_other_causes(monkeypatch):
-    monkeypatch.setattr(facts, "_may_read_schedules", {"default": False})
+    monkeypatch.setattr(facts, "MAY_READ_SCHEDULES", "/* pgqueue:may_read_schedules */ SELECT false")
     add_schedule("late", next_run_at=datetime(2026, 1, 1, tzinfo=UTC))
     helpers.make_job(connection)
     assert kinds() == ["no worker"]
+    kinds_of_schedules = {CauseKind.SCHEDULE_FAILED, CauseKind.SCHEDULE_LATE, CauseKind.SCHEDULE_FAILING}
+    assert current.current().unread_kinds == kinds_of_schedules
+    samples = {gauge.name: dict(samples) for gauge, samples in collect()}["pgqueue_causes"]
+    assert samples["no worker",] == 1
+    assert {kind for (kind,) in samples} == set(CauseKind) - kinds_of_schedules
+
+
+@pytest.mark.parametrize("name", ["READY_BY_LANE", "OPEN_EXECUTIONS_BY_TASK"])
+def test_unreadable_counts_give_no_samples_and_a_warning(monkeypatch, name):
+    """A 0, or an OK of the doctor, would end an alert."""
+    overflow = "/* pgqueue:overflow */ SELECT 9223372036854775807 + 1 + count(*) FROM pgqueue_job"
+    monkeypatch.setattr(queries, name, overflow)
+    assert {gauge.name: samples for gauge, samples in collect()}["pgqueue_causes"] == ()
+    [finding] = [each for each in examine() if each.id == "causes"]
+    assert finding.level == "warning" and "cannot be read" in finding.what
 
 
 def test_figure_that_cannot_be_read_is_named_and_hides_no_other_cause(monkeypatch):

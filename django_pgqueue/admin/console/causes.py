@@ -24,8 +24,10 @@ from django_pgqueue.stats.causes.current import causes_of
 from django_pgqueue.stats.causes.facts import Facts
 from django_pgqueue.stats.causes.words import Words
 
-SHOWN: Final = 10
+CAUSES_SHOWN: Final = 10
 """Causes that the overview shows before the others."""
+CAUSES_LISTED: Final = 50
+"""Causes that it shows at all. It counts the others."""
 
 
 class CauseLink(NamedTuple):
@@ -60,6 +62,7 @@ def cause_rows(request: HttpRequest, causes: Sequence[Cause]) -> list[dict[str, 
         {
             "cause": cause,
             "sentence": breakable(shortened(cause.sentence, 500)),
+            "name": shortened(cause.name),
             "link": LINKS[cause.kind](request, cause),
             "acts": [link for link in _acts(request, cause) if link.url],
             "button": _pause_button(request, cause),
@@ -116,7 +119,7 @@ LINKS: Final[dict[CauseKind, Callable[[HttpRequest, Cause], CauseLink]]] = {
     **dict.fromkeys(
         (
             *(CauseKind.LIMIT_UNDECLARED, CauseKind.BLOCKED_BY_DEAD, CauseKind.LIMIT_PAUSED, CauseKind.BREAKER_OPEN),
-            *(CauseKind.KEY_HELD, CauseKind.LIMIT_SLOTS, CauseKind.LIMIT_RATE, CauseKind.ONE_KEY),
+            *(CauseKind.KEY_HELD, CauseKind.KEY_ORDER, CauseKind.LIMIT_SLOTS, CauseKind.LIMIT_RATE, CauseKind.ONE_KEY),
         ),
         _limit,
     ),
@@ -129,6 +132,8 @@ LINKS: Final[dict[CauseKind, Callable[[HttpRequest, Cause], CauseLink]]] = {
 
 def _acts(request: HttpRequest, cause: Cause) -> list[CauseLink]:
     """Return the pages of acts that help: previews and forms, which ask before they change anything."""
+    if cause.kind is CauseKind.KEY_ORDER:
+        return [CauseLink(_("First job"), _dead_job(request, cause).url)]
     if cause.kind is CauseKind.BLOCKED_BY_DEAD:
         return [CauseLink(_("Retry the dead job…"), _dead_job(request, cause).url)]
     if cause.kind in (CauseKind.DEPENDENCY_FAILED, CauseKind.TASK_FAILING):

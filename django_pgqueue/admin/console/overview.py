@@ -32,8 +32,7 @@ from django_pgqueue.stats.causes.current import current, document_of
 from django_pgqueue.stats.causes.words import Words
 from django_pgqueue.stats.unread import Figures, read_each
 
-from .causes import SHOWN as CAUSES_SHOWN
-from .causes import cause_rows, found_causes
+from .causes import CAUSES_LISTED, CAUSES_SHOWN, cause_rows, found_causes
 from .page import Banner, ConsolePage, unread_banners
 from .queues import figure_text, prefetched_note, queue_rows, slots_text
 
@@ -97,7 +96,7 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
 def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, Any]:
     facts, span = current(alias, figures), activity.chosen_span(request)
     overview = facts.overview
-    causes = cause_rows(request, found_causes(request, facts))
+    causes = found_causes(request, facts)
     past: dict[str, Any] = {}
     failures: Sequence[stats.FailureCount] = ()
     by_task: Sequence[stats.TaskThroughput] = ()
@@ -117,8 +116,9 @@ def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, An
         "queues_url": allowed_url(request, "queues"),
         "is_new": _is_new(overview, rows),
         "banners": [*unread_banners({**overview.unread, **figures.unread}), *notes()],
-        "causes": causes[:CAUSES_SHOWN],
-        "more_causes": causes[CAUSES_SHOWN:],
+        "causes": cause_rows(request, causes[:CAUSES_SHOWN]),
+        "more_causes": cause_rows(request, causes[CAUSES_SHOWN:CAUSES_LISTED]),
+        "unlisted_causes": len(causes) - CAUSES_LISTED,
         "read_at": moment(facts.read_at),
         **button_context(request),
         "past": _("7 days") if past and span.name == "week" else _("24 hours"),

@@ -142,14 +142,14 @@ def _print(facts: Facts, out: Output) -> None:
     out.write_lines([*causes(facts, out), *tiles(overview, out), "", *out.table_lines(SHORT_TABLE, overview.queues)])
 
 
-def causes(facts: Facts, out: Output) -> list[str]:
+def causes(facts: Facts, out: Output, most: int = CAUSES_SHOWN) -> list[str]:
     """Return the lines with the first causes, the most important first, and an empty line behind them."""
     found, lines = causes_of(facts, WORDS), []
-    for each in found[:CAUSES_SHOWN]:
+    for each in found[:most]:
         colour = "lost" if each.is_urgent else "paused"
         lines += [out.coloured(line, colour) for line in out.wrapped(f"! {in_line(each.sentence)}")]
-    if len(found) > CAUSES_SHOWN:
-        lines.append(f"and {len(found) - CAUSES_SHOWN} more: --json has all")
+    if len(found) > most:
+        lines.append(f"and {len(found) - most} more: `pgqueue status --json` prints all")
     return [*lines, ""] if lines else []
 
 

@@ -27,6 +27,7 @@ from .subcommand import Options, Subcommand, UsageError, add_database, database_
 
 LONGEST: Final = 5
 """Running jobs that are shown."""
+CAUSES_SHOWN: Final = 3
 MIN_SECONDS: Final = 0.1
 MAX_SECONDS: Final = 3600.0
 ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l"
@@ -89,7 +90,7 @@ def _figures(alias: str, out: Output) -> list[str]:
     overview = facts.overview
     rows = read_rows(alias, find(Filters(alias, ("running",)), LONGEST).ids)
     running = ["", *out.table_lines((*IN_SHORT, WHEN), rows)] if rows else []
-    first = [*causes(facts, out), *tiles(overview, out)]
+    first = [*causes(facts, out, CAUSES_SHOWN), *tiles(overview, out)]
     # The longest queues come first, and there are as many as leave room for the running jobs.
     room = max(shutil.get_terminal_size().lines - len(first) - len(running) - 3, 1)
     queues = sorted(overview.queues, key=lambda queue: (-queue.due.value, -queue.running.value, queue.name))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from django_pgqueue.display import in_line
 from django_pgqueue.stats.answers import NONE, Count, PauseStats
 
 
@@ -36,6 +37,8 @@ class CauseKind(StrEnum):
     TASK_PAUSED = "task paused"
     LIMIT_PAUSED = "limit paused"
     BREAKER_OPEN = "breaker open"
+    KEY_ORDER = "key order"
+    """The first job of an ordered key is due later, and the others wait for it."""
     KEY_HELD = "key held"
     """A limit key is held, because a task raised `Throttled`."""
     SLOTS_BUSY = "slots busy"
@@ -58,6 +61,8 @@ URGENT: Final = frozenset(
     }
 )
 """Kinds that do not end by themselves, and that nobody has caused on purpose."""
+SENTENCE_LIMIT: Final = 1000
+"""Maximum number of characters of a sentence."""
 ORDER: Final = {kind: place for place, kind in enumerate(CauseKind)}
 BACKGROUND: Final = frozenset({CauseKind.ONE_KEY})
 """Kinds that explain another cause. They come last."""
@@ -91,10 +96,13 @@ class Cause:
 
 
 def ranked(causes: Iterable[Cause]) -> tuple[Cause, ...]:
-    """Return causes in the order of their importance: urgent ones first, then by the number of jobs."""
+    """Return causes in the order of their importance: urgent ones first, then by the number of jobs.
+
+    Sentences contain texts from rows, such as reasons of pauses. They are put on one line, and cut.
+    """
     return tuple(
         sorted(
-            causes,
+            (replace(cause, sentence=in_line(cause.sentence[:SENTENCE_LIMIT])) for cause in causes),
             key=lambda cause: (
                 not cause.is_urgent,
                 cause.kind in BACKGROUND,
@@ -104,6 +112,11 @@ def ranked(causes: Iterable[Cause]) -> tuple[Cause, ...]:
             ),
         )
     )
+
+
+def them(jobs: Count) -> str:
+    """Return the pronoun for some jobs."""
+    return "it" if jobs == Count(1) else "them"
 
 
 def jobs_wait(jobs: Count, reason: str, which: str = "") -> str:

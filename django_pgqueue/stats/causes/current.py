@@ -3,8 +3,9 @@
 The overview, Django's index page, `pgqueue status`, the doctor and the metrics call this module. The reading does not
 depend on who asks: the sentences, which can name limit keys, are made anew for each of them.
 
-Concurrency: threads that find an old reading at the same time each read. The last one is kept. An act of the console
-forgets the reading, so that the next page of this process shows what the act has changed.
+Concurrency: threads that find an old reading at the same time each read. An act of the console forgets the reading, so
+that the next page of this process shows what the act has changed. A reading that began before the act and ends after it
+would show the old state, so it is not kept: `forget()` raises `_generation`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from django_pgqueue.db.statements import clock
 from django_pgqueue.stats.alias import connection_of
 from django_pgqueue.stats.depths import DepthReading
 from django_pgqueue.stats.overall import overview_of, workers_of
@@ -43,11 +45,16 @@ SOURCES: Final = (
     failed_jobs.dead_dependencies,
     failed_jobs.failing_tasks,
     failed_jobs.schedules,
+    failed_jobs.late_schedules,
 )
 """The functions that find causes. To add a kind, add it to `CauseKind`, and a function here."""
 
-_readings: dict[str, tuple[float, Facts]] = {}
+Key = tuple[str, float]
+"""The alias of a database, and the shift of the clock: a test that travels in time reads anew."""
+_readings: dict[Key, tuple[float, Facts]] = {}
 """The latest reading of each database, with the time at which it began."""
+_generation = 0
+"""How often readings were forgotten."""
 
 
 def causes(
@@ -55,8 +62,9 @@ def causes(
 ) -> tuple[Cause, ...]:
     """Return why jobs do not run or fail now, the most important cause first.
 
-    The answer comes from a reading that is at most five seconds old. A new one runs at most four read-only statements
-    more than `overview()`. Their cost is bounded, however many jobs, keys, schedules and failures there are.
+    The answer comes from a reading that is at most five seconds old, also inside a transaction. A new one runs two
+    read-only statements more than `overview()`, and up to four further ones if there is more to say. Their cost is
+    bounded, however many jobs, keys, schedules and failures there are.
 
     Args:
         database: Alias of the database of the jobs. By default the database routers choose it.
@@ -65,7 +73,7 @@ def causes(
 
     Example:
         >>> [cause.sentence for cause in stats.causes()]
-        ['5,000 jobs wait: An operator has paused the queue orders: wrong price list (by anna, since …).']
+        ['5,000 jobs wait: an operator has paused the queue orders: wrong price list (by anna, since …).']
     """
     return causes_of(current(database), Words(time_text or utc_text, with_keys))
 
@@ -83,14 +91,16 @@ def current(database: str | None = None, figures: Figures | None = None, *, is_f
         figures: Reads each figure, if the caller has others to read too.
         is_fresh: Whether to read anew in any case.
     """
-    connection, now = connection_of(database), time.monotonic()
-    began_at, facts = _readings.get(connection.alias, (float("-inf"), None))
+    connection, now, generation = connection_of(database), time.monotonic(), _generation
+    key = connection.alias, clock.shift_seconds
+    began_at, facts = _readings.get(key, (float("-inf"), None))
     if facts is None or is_fresh or now - began_at >= AGE_LIMIT_SECONDS:
         if figures is None:
             facts = read_each(connection, lambda each: _read(connection, each))
         else:
             facts = _read(connection, figures)
-        _readings[connection.alias] = now, facts
+        if generation == _generation:
+            _readings[key] = now, facts
     return facts
 
 
@@ -101,7 +111,9 @@ def document_of(facts: Facts, words: Words) -> dict[str, Any]:
 
 
 def forget() -> None:
-    """Read anew when somebody asks next, because this process has changed something."""
+    """Read anew when somebody asks next, because this process has changed something. Safe from any thread."""
+    global _generation
+    _generation += 1
     _readings.clear()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, NamedTuple, TypeVar
@@ -18,6 +19,9 @@ from django_pgqueue.stats.depths import DepthReading, read_ready_unlimited
 from django_pgqueue.stats.fleet import OpenGroup, Pauses
 from django_pgqueue.stats.lane_counts import Ready
 from django_pgqueue.stats.limits.ready import WaitingKey
+from django_pgqueue.stats.ownership import no_worker_text
+
+from .cause import CauseKind
 
 # Count for each task the jobs that died within the last seconds and since its last success, the most first.
 #
@@ -45,7 +49,8 @@ LIMIT %(limit)s
 # Nobody knows how a removed job ended, so the count does not go on behind it.
 #
 # Index: pgqueue_schedulerun_tick and pgqueue_job_pkey for each run
-# Cost:  reads the schedules, and at most `runs` runs and jobs of each of the first `schedules` schedules
+# Cost:  reads the schedules, and at most `runs` runs and jobs of each of the first `schedules` schedules: those with a
+#        problem come first, then those that are due first
 FAILING_SCHEDULES: Final = """/* pgqueue:failing_schedules */
 SELECT id, name, late_seconds, problem, dead, is_exact, job_id
 FROM (
@@ -57,7 +62,7 @@ FROM (
                    AS late_seconds
         FROM pgqueue_schedule
         WHERE enabled
-        ORDER BY id
+        ORDER BY problem = '', next_run_at, id
         LIMIT %(schedules)s
     ) AS schedule
     CROSS JOIN LATERAL (
@@ -85,17 +90,17 @@ FROM (
     ) AS latest
 ) AS found
 WHERE late_seconds >= %(late_seconds)s OR problem <> '' OR dead >= %(least)s
-ORDER BY dead DESC, late_seconds DESC, id
+ORDER BY problem = '', dead DESC, late_seconds DESC, id
 LIMIT %(limit)s
 """
 
-# Count the newest dead jobs of workflows that other jobs wait for, by task: how many they are, the first of them, and
-# how many jobs wait for them directly.
+# Count the newest dead jobs of workflows that other jobs wait for, by task: how many they are, the first of them, how
+# many jobs wait for them directly, and whether there can be more of these.
 #
 # Index: pgqueue_job_finished for the dead jobs, pgqueue_dependency_needs and pgqueue_job_pkey for their dependents
 # Cost:  at most `limit` dead jobs, and at most `dependents` edges of each that is part of a workflow
 DEAD_DEPENDENCIES: Final = """/* pgqueue:dead_dependencies */
-SELECT dead.task_name, count(*), min(dead.id), sum(blocked.jobs)::bigint, bool_or(blocked.is_cut)
+SELECT dead.task_name, count(DISTINCT dead.id), min(dead.id), count(DISTINCT edge.job_id), bool_or(edge.is_cut)
 FROM (
     SELECT id, task_name, in_graph
     FROM pgqueue_job
@@ -104,14 +109,13 @@ FROM (
     LIMIT %(limit)s
 ) AS dead
 CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE edge.policy = 'block' AND job.state = 'waiting') AS jobs,
-           count(*) >= %(dependents)s AS is_cut
+    SELECT job_id, policy, count(*) OVER () >= %(dependents)s AS is_cut
     FROM (
         SELECT job_id, policy FROM pgqueue_dependency WHERE needs_id = dead.id LIMIT %(dependents)s
-    ) AS edge
-    CROSS JOIN LATERAL (SELECT state FROM pgqueue_job WHERE id = edge.job_id LIMIT 1) AS job
-) AS blocked
-WHERE dead.in_graph AND blocked.jobs > 0
+    ) AS first
+) AS edge
+CROSS JOIN LATERAL (SELECT state FROM pgqueue_job WHERE id = edge.job_id LIMIT 1) AS job
+WHERE dead.in_graph AND edge.policy = 'block' AND job.state = 'waiting'
 GROUP BY dead.task_name
 ORDER BY 4 DESC, 1
 LIMIT %(tasks)s
@@ -119,7 +123,7 @@ LIMIT %(tasks)s
 
 # Whether the role of this process may read schedules. The role of a worker that fires none may not.
 MAY_READ_SCHEDULES: Final = """/* pgqueue:may_read_schedules */
-SELECT has_table_privilege('pgqueue_schedule', 'SELECT')
+SELECT has_table_privilege('pgqueue_schedule', 'SELECT') AND has_table_privilege('pgqueue_schedulerun', 'SELECT')
 """
 
 HOUR_SECONDS: Final = 3600.0
@@ -127,16 +131,17 @@ LEAST_DEAD: Final = 3
 """Jobs in a row that have to die until a task or a schedule counts as failing."""
 LATE_SECONDS: Final = 60.0
 LISTED: Final = 20
-"""Tasks and schedules of one kind that are read at most."""
+"""Tasks that are read at most."""
+SCHEDULES_LISTED: Final = 100
 SCHEDULES_READ: Final = 500
 RUNS_READ: Final = 20
 DEAD_READ: Final = 1000
-DEPENDENTS_READ: Final = 20
+DEPENDENTS_READ: Final = 100
 """Dependents of one dead job that are counted."""
 
 
-_may_read_schedules: dict[str, bool] = {}
-"""Whether the role of this process may read schedules, by the alias of the database. It hardly ever changes."""
+_may_read_schedules: set[str] = set()
+"""The aliases of databases in which the role of this process may read schedules. It hardly ever loses that right."""
 
 T = TypeVar("T")
 
@@ -166,8 +171,8 @@ class FailingSchedule(NamedTuple):
 
     @property
     def is_late(self) -> bool:
-        """Whether it should have been fired a while ago."""
-        return self.late_seconds >= late_limit_seconds()
+        """Whether it should have been fired a while ago, and no worker has tried and failed."""
+        return not self.problem and self.late_seconds >= late_limit_seconds()
 
     @property
     def is_failing(self) -> bool:
@@ -183,6 +188,14 @@ class DeadDependencies(NamedTuple):
     first_id: int
     waiting: int
     is_cut: bool
+
+
+SOURCES_OF_KINDS: Final = {
+    "failing tasks": (CauseKind.TASK_FAILING,),
+    "failing schedules": (CauseKind.SCHEDULE_FAILED, CauseKind.SCHEDULE_LATE, CauseKind.SCHEDULE_FAILING),
+    "dead dependencies": (CauseKind.DEPENDENCY_FAILED,),
+}
+"""The figures of which some kinds of causes are made, by their names in `Overview.unread`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,16 +214,24 @@ class Facts:
     unknown: dict[str, Count]
     """The jobs of each task that workers release."""
     waiting_keys: list[WaitingKey]
+    has_all_keys: bool
+    """Whether no limit key with due jobs is missing in `waiting_keys`."""
+    no_worker: str
+    """The sentence about missing workers, "" if one runs or no job is due."""
+    unread_kinds: frozenset[CauseKind] = frozenset()
+    """The kinds of causes of which this reading knows nothing."""
     dead_in_a_row: list[DeadInARow] = field(default_factory=list)
     schedules: list[FailingSchedule] = field(default_factory=list)
     dead_dependencies: list[DeadDependencies] = field(default_factory=list)
 
 
 def read_facts(reading: DepthReading, workers: list[WorkerStats], overview: Overview, read_at: datetime) -> Facts:
-    """Read the facts. Runs two or three read-only statements, and one more if workers release jobs.
+    """Read the facts. Runs two read-only statements, and more only if there is more to say.
 
+    That is one if workers release jobs, one if jobs wait for others and dead jobs exist, and two if no worker is live.
     If the workers keep no statistics, no task counts as failing.
     """
+    may_read = _may_read(reading)
     lost = {group.worker_id for group in reading.open_groups if group.lost}
     facts = Facts(
         overview=overview,
@@ -222,14 +243,40 @@ def read_facts(reading: DepthReading, workers: list[WorkerStats], overview: Over
         paused=_paused(reading),
         unknown=_unknown(_by_task(reading) if overview.unknown.value else ()),
         waiting_keys=reading.waiting_keys,
+        has_all_keys=reading.has_all_keys,
+        no_worker=no_worker_text(reading.connection) if overview.workers == 0 and overview.unserved_queues else "",
         dead_in_a_row=_read(reading, "failing tasks", _dead_in_a_row) if get_settings().STATS else [],
-        schedules=_read(reading, "failing schedules", _schedules),
+        schedules=_read(reading, "failing schedules", _schedules) if may_read else [],
         dead_dependencies=_read(reading, "dead dependencies", _dead_dependencies)
         if overview.waiting.value and overview.dead.value
         else [],
     )
-    # A copy: the caller's figures can go on, and this reading is kept.
-    return replace(facts, overview=replace(overview, unread=dict(reading.figures.unread)))
+    unread = dict(reading.figures.unread)  # a copy, because this reading is kept
+    return replace(
+        facts,
+        overview=replace(overview, unread=unread),
+        unread_kinds=_unread_kinds(unread.keys(), may_read_schedules=may_read),
+    )
+
+
+def _unread_kinds(unread: AbstractSet[str], *, may_read_schedules: bool) -> frozenset[CauseKind]:
+    """Return the kinds of causes of which nothing is known. A 0 would say that there are none."""
+    if unread - SOURCES_OF_KINDS.keys():  # counts of jobs, which most kinds need
+        return frozenset(CauseKind)
+    missing = [kind for name in unread for kind in SOURCES_OF_KINDS[name]]
+    if not may_read_schedules:
+        missing += SOURCES_OF_KINDS["failing schedules"]
+    if not get_settings().STATS:
+        missing += SOURCES_OF_KINDS["failing tasks"]
+    return frozenset(missing)
+
+
+def _may_read(reading: DepthReading) -> bool:
+    """Return whether the role of this process may read schedules."""
+    alias = reading.connection.alias
+    if alias not in _may_read_schedules and execute(reading.connection, MAY_READ_SCHEDULES, {})[0][0]:
+        _may_read_schedules.add(alias)
+    return alias in _may_read_schedules
 
 
 def _read(reading: DepthReading, name: str, read: Callable[[DepthReading], list[T]]) -> list[T]:
@@ -272,16 +319,11 @@ def _dead_dependencies(reading: DepthReading) -> list[DeadDependencies]:
 
 
 def _schedules(reading: DepthReading) -> list[FailingSchedule]:
-    alias = reading.connection.alias
-    if alias not in _may_read_schedules:
-        _may_read_schedules[alias] = execute(reading.connection, MAY_READ_SCHEDULES, {})[0][0]
-    if not _may_read_schedules[alias]:
-        return []
     params = {
         "schedules": SCHEDULES_READ,
         "runs": RUNS_READ,
         "late_seconds": late_limit_seconds(),
         "least": LEAST_DEAD,
-        "limit": LISTED,
+        "limit": SCHEDULES_LISTED,
     }
     return [FailingSchedule(*row) for row in execute(reading.connection, FAILING_SCHEDULES, params)]

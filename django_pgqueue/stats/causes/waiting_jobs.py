@@ -7,11 +7,11 @@ from typing import Final
 
 from django_pgqueue.stats.answers import NONE, Count, QueueStats
 from django_pgqueue.stats.fleet import busy_tasks
-from django_pgqueue.stats.sentences import NO_WORKER, busy_text, paused_text, unserved_text
+from django_pgqueue.stats.sentences import busy_text, paused_text, unserved_text
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.registry import in_words
 
-from .cause import Cause, CauseKind, jobs_wait
+from .cause import Cause, CauseKind, jobs_wait, them
 from .facts import Facts
 from .words import Words
 
@@ -53,7 +53,7 @@ def unserved_queues(facts: Facts, words: Words) -> Iterator[Cause]:
     unserved = [queue for queue in facts.overview.queues if queue.is_unserved]
     if unserved and not facts.live_workers:
         jobs = sum((_waiting(queue) for queue in unserved), start=NONE)
-        yield Cause(kind=CauseKind.NO_WORKER, sentence=jobs_wait(jobs, NO_WORKER), jobs=jobs, is_urgent=True)
+        yield Cause(kind=CauseKind.NO_WORKER, sentence=jobs_wait(jobs, facts.no_worker), jobs=jobs, is_urgent=True)
         return
     for queue in unserved:
         jobs = _waiting(queue)
@@ -75,8 +75,8 @@ def unknown_tasks(facts: Facts, words: Words) -> Iterator[Cause]:
     for name, jobs in facts.unknown.items():
         known = registry.get(name) is not None
         reason = (
-            "workers release them, because they do not know the task or the arguments do not fit it: deploy the code "
-            "of this process to the workers, or look at a job."
+            f"workers release {them(jobs)}, because they do not know the task or the arguments do not fit it: deploy "
+            "the code of this process to the workers, or look at a job."
             if known
             else "no live worker knows this task, and this process does not either: deploy the code that has it."
         )
@@ -97,7 +97,9 @@ def busy_queues(facts: Facts, words: Words) -> Iterator[Cause]:
         if is_full and queue.due.value and waited_seconds is not None and waited_seconds >= BUSY_SECONDS:
             workers = [worker for worker in facts.live_workers if worker.serves(queue.name)]
             busy = busy_text(busy_tasks(queue.name, workers, facts.open_groups))
-            reason = f"all {total} slots for the queue {in_words(queue.name)} are busy ({busy})."
+            slots = "the only slot" if total == 1 else f"all {total} slots"
+            verb, by = "is" if total == 1 else "are", f" ({busy})" if busy else ""
+            reason = f"{slots} for the queue {in_words(queue.name)} {verb} busy{by}."
             yield Cause(
                 kind=CauseKind.SLOTS_BUSY,
                 sentence=jobs_wait(queue.due, reason),

@@ -63,6 +63,11 @@ class Room:
             used = used_seconds(policy, state, policy.interval_seconds) / policy.interval_seconds
             self._tokens = int(policy.burst - used + ROUNDING)
 
+    @property
+    def has_fewer_tokens(self) -> bool:
+        """Whether its tokens run out before its slots, if each job takes one of both."""
+        return self._tokens < self._slots
+
     def take(self, count: int, weight: int) -> int:
         """Return how many of some jobs with this weight fit, and let these take their slots and tokens."""
         slots, tokens = min(weight, self._concurrency), min(weight, self._burst)
@@ -84,8 +89,8 @@ def admitted(policy: KeyPolicy, state: KeyState, parts: Sequence[DueJobs]) -> li
         fits = can_start and room.take(1, state.head_weight)
         return [_head_in(part, state) if fits else NONE_ADMITTED for part in parts]
     counts, is_exact = [0] * len(parts), True
-    for lane in sorted({_lane(part) for part in parts}):
-        of_lane = [number for number, part in enumerate(parts) if _lane(part) == lane]
+    for lane in sorted({lane_order(part) for part in parts}):
+        of_lane = [number for number, part in enumerate(parts) if lane_order(part) == lane]
         for number, count, is_in_order in _in_order(parts, of_lane):
             fitting = room.take(count, parts[number].weight)
             counts[number] += fitting
@@ -98,7 +103,8 @@ def admitted(policy: KeyPolicy, state: KeyState, parts: Sequence[DueJobs]) -> li
     ]
 
 
-def _lane(part: DueJobs) -> tuple[int, str]:
+def lane_order(part: DueJobs) -> tuple[int, str]:
+    """Return the sort key of the lane of these jobs: claims take from the highest priority first."""
     return -part.priority, part.queue_name
 
 

@@ -15,7 +15,7 @@ from django_pgqueue.declared.limits import name_of
 from django_pgqueue.stats.lane_counts import Ready
 from django_pgqueue.tasks import registry
 
-from .admission import NONE_ADMITTED, Admitted, DueJobs, admitted
+from .admission import NONE_ADMITTED, Admitted, DueJobs, Room, admitted, lane_order
 from .answers import LimitWaitReason
 from .controls import Controls, controls_of
 from .key_figures import read_states
@@ -112,6 +112,8 @@ class WaitingKey(NamedTuple):
     due: int
     held: int
     is_exact: bool
+    """Whether `held` is exact."""
+    has_all_jobs: bool
     """Whether the key has no due jobs but these."""
     oldest_due_seconds: float
     wait: HeldReason
@@ -122,6 +124,8 @@ class ReadyJobs(NamedTuple):
 
     rows: list[Ready]
     keys: list[WaitingKey]
+    has_all_keys: bool = True
+    """Whether no key with due jobs is missing in `keys`."""
 
 
 def read_ready_limited(connection: Connection, pauses: Pauses) -> ReadyJobs:
@@ -140,10 +144,12 @@ def read_ready_limited(connection: Connection, pauses: Pauses) -> ReadyJobs:
     parts = [DueJobs(*row) for row in execute(connection, READY_LIMITED, params)]
     of_key: defaultdict[str, list[int]] = defaultdict(list)
     found: dict[int, Admitted] = {}
+    unnamed = 0
     for number, part in enumerate(parts):
         is_paused = part.queue_name in pauses.of_queues or part.task_name in pauses.of_tasks
         if part.limit_key is None or is_paused or not part.due:
             has_unread_keys = bool(part.due) and not is_paused
+            unnamed += has_unread_keys
             found[number] = Admitted(part.due, part.oldest_due_seconds, is_exact=not has_unread_keys)
         else:
             of_key[part.limit_key].append(number)
@@ -154,7 +160,7 @@ def read_ready_limited(connection: Connection, pauses: Pauses) -> ReadyJobs:
     of_task: defaultdict[tuple[str, int, str], list[tuple[DueJobs, Admitted]]] = defaultdict(list)
     for number, part in enumerate(parts):
         of_task[part.queue_name, part.priority, part.task_name].append((part, found[number]))
-    return ReadyJobs([_ready(*place, each) for place, each in of_task.items()], keys)
+    return ReadyJobs([_ready(*place, each) for place, each in of_task.items()], keys, has_all_keys=not unnamed)
 
 
 def _decided(
@@ -170,7 +176,8 @@ def _decided(
         elif is_chunk_key(key) and key in chunk_keys:
             yield key, _all(of_one, is_exact=True), HeldReason(None)
         else:
-            yield key, [NONE_ADMITTED] * len(of_one), HeldReason(LimitWaitReason.UNDECLARED)
+            reason = None if is_chunk_key(key) else LimitWaitReason.UNDECLARED
+            yield key, [NONE_ADMITTED] * len(of_one), HeldReason(reason)
     keys = declared[:KEYS_TOTAL]
     for key in declared[KEYS_TOTAL:]:
         yield key, _all(of_parts[key], is_exact=False), HeldReason(None)
@@ -187,27 +194,30 @@ def _of_state(controls: Controls, state: KeyState, parts: Sequence[DueJobs]) -> 
     if policy is None or pause is not None:
         reason = LimitWaitReason.UNDECLARED if policy is None else LimitWaitReason.PAUSED
         return [NONE_ADMITTED] * len(parts), HeldReason(reason, pause, is_open)
-    return admitted(policy, state, parts), HeldReason(_reason(policy, state, parts), pause, is_open, state.head_id)
+    found = admitted(policy, state, parts)
+    return found, HeldReason(_reason(policy, state, parts), pause, is_open, state.head_id)
 
 
 def _reason(policy: KeyPolicy, state: KeyState, parts: Sequence[DueJobs]) -> LimitWaitReason:
     """Return what the next job waits for. If the limit admits that one, return what those behind it wait for."""
-    first = ReadyJob(0, -(parts[0].oldest_due_seconds or 0.0), parts[0].weight)
+    part = min(parts, key=lane_order)
+    first = ReadyJob(0, -(part.oldest_due_seconds or 0.0), part.weight)
     reason = wait_of(policy, None, state, next_of(policy, state, first)).reason
     if reason is not LimitWaitReason.WORKER:
         return reason
     if policy.is_ordered:
         return LimitWaitReason.ORDER
-    return LimitWaitReason.TOKEN if policy.concurrency is None else LimitWaitReason.SLOT
+    return LimitWaitReason.TOKEN if Room(policy, state).has_fewer_tokens else LimitWaitReason.SLOT
 
 
 def _waiting_key(limit_key: str, parts: Sequence[DueJobs], found: Sequence[Admitted], wait: HeldReason) -> WaitingKey:
-    due = sum(part.due for part in parts)
+    due, has_all_jobs = sum(part.due for part in parts), not any(part.is_cut for part in parts)
     return WaitingKey(
         limit_key=limit_key,
         due=due,
         held=due - sum(each.jobs for each in found),
-        is_exact=not any(part.is_cut for part in parts) and all(each.is_exact for each in found),
+        is_exact=has_all_jobs and all(each.is_exact for each in found),
+        has_all_jobs=has_all_jobs,
         oldest_due_seconds=max(part.oldest_due_seconds or 0.0 for part in parts),
         wait=wait,
     )

@@ -167,7 +167,8 @@ class NextScan:
         if self.lanes.shared is None:
             return pause_seconds
         self._interval_seconds = pause_seconds
-        return self._seconds_until((self._last_moment or time.monotonic()) + pause_seconds)
+        seconds = self._seconds_until((self._last_moment or time.monotonic()) + pause_seconds)
+        return seconds or pause_seconds  # after a stall of the host, it does not catch up on each scan
 
     def hold_back(self, moment: float | None, *, announced: bool) -> float | None:
         """Return how many seconds a sibling has to scan instead of this process, or None if it is time to scan.
@@ -200,8 +201,8 @@ class NextScan:
 
     def _seconds_until(self, moment: float) -> float:
         self.moment = moment
-        until_moment_seconds = moment - time.monotonic()
-        if self.is_first:  # it scans for the others. After a stall of the host, it does not catch up on each scan
-            return until_moment_seconds if until_moment_seconds > 0 else self._interval_seconds
+        until_moment_seconds = max(0.0, moment - time.monotonic())
+        if self.is_first:  # it scans for the others
+            return until_moment_seconds
         extra_seconds = random.uniform(0, MAX_EXTRA_FACTOR) * self._interval_seconds  # noqa: S311 -- spreads load
-        return max(0.0, until_moment_seconds) + APART_SECONDS + extra_seconds
+        return until_moment_seconds + APART_SECONDS + extra_seconds

@@ -127,9 +127,9 @@ BOUNDS = of_tests(
     ),
     Mutant(
         "the first process catches up on each scan",
-        "if until_moment_seconds > 0 else self._interval_seconds",
-        "if until_moment_seconds > 0 else 0.0",
-        inside="NextScan._seconds_until",
+        "return seconds or pause_seconds",
+        "return seconds",
+        inside="NextScan.after",
     ),
 )
 LOCKED = of_tests(

@@ -49,8 +49,8 @@ CAUSES = [
         Mutant("an only key has nearly all jobs", "len(keys) == 1 or", "", inside="single_keys"),
         Mutant(
             "half of the jobs are nearly all",
-            "SHARE_OF_ONE_KEY * total.value",
-            "0.5 * total.value",
+            "SHARE_OF_ONE_KEY * total",
+            "0.5 * total",
             inside="single_keys",
         ),
         Mutant("a few jobs are many", "max(LEAST_OF_ONE_KEY, ", "max(1, ", inside="single_keys"),
@@ -84,9 +84,9 @@ CAUSES = [
         Mutant("a reading is never kept", "facts is None or is_fresh or", "True or", inside="current.current"),
         Mutant(
             "a role without schedules reads them",
-            "if not _may_read_schedules[alias]:",
-            "if False:",
-            inside="facts._schedules",
+            "if may_read else []",
+            "",
+            inside="read_facts",
         ),
         Mutant(
             "released jobs are read by queue alone",
@@ -116,11 +116,11 @@ CAUSES = [
             "if False:",
             inside="_pause_button",
         ),
-        Mutant("an act keeps the reading", 'if request.method == "POST":', "if False:", inside="act_view"),
+        Mutant("an act keeps the reading", 'if request.method == "POST":', "if False:", inside="forget_counts"),
         Mutant(
             "everybody sees causes on the index page",
-            'if not request.user.has_perm("pgqueue.view_job"):',
-            "if False:",
+            ' or not request.user.has_perm("pgqueue.view_job")',
+            "",
             inside="pgqueue_causes",
         ),
     ),

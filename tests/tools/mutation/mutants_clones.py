@@ -51,7 +51,7 @@ CLONES = [
             "why() says that workers wait although they only warn",
             'CLONE_GUARD == "refuse" else',
             'CLONE_GUARD != "off" else',
-            inside="_no_worker",
+            inside="no_worker_text",
         ),
     ),
     *of_tests(

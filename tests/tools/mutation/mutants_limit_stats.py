@@ -80,14 +80,12 @@ LIMIT_STATS = [
         Mutant(
             "each lane has all slots of a key",
             "    room = Room(policy, state)\n    if policy.is_ordered",
-            "    if len({_lane(part) for part in parts}) > 1:\n"
+            "    if len({lane_order(part) for part in parts}) > 1:\n"
             "        return [each for part in parts for each in admitted(policy, state, [part])]\n"
             "    room = Room(policy, state)\n    if policy.is_ordered",
             inside="admission.admitted",
         ),
-        Mutant(
-            "the lowest priority comes first", "return -part.priority", "return part.priority", inside="admission._lane"
-        ),
+        Mutant("the lowest priority comes first", "return -part.priority", "return part.priority", inside="lane_order"),
         Mutant(
             "an ordered job that is due later starts",
             "(state.head_due_seconds or 0.0) <= 0",
