@@ -25,7 +25,7 @@ from django_pgqueue import acts, control
 from django_pgqueue.admin.buttons import BUTTONS
 from django_pgqueue.admin.job.actions import ON_ONE_JOB
 from django_pgqueue.admin.schedules.actions import OPERATIONS
-from django_pgqueue.models import AuditEntry, JobBatch, LimitState, Schedule, Worker
+from django_pgqueue.models import AuditEntry, JobBatch, LimitState, Pause, Schedule, Worker
 from tests import helpers
 
 from .conftest import JobMaker
@@ -160,6 +160,14 @@ def test_act_leaves_a_record(root: Client, ids: dict[str, int], case: Case) -> N
     assert case.act.name in acts.AUDITED
     found = [*LogEntry.objects.values_list("user__username", flat=True)]
     assert {*found, *AuditEntry.objects.values_list("done_by", flat=True)} - {""} == {"root"}
+
+
+def test_pause_is_in_the_history_of_its_row(root: Client, ids: dict[str, int]) -> None:
+    case = next(case for case in CASES if case.name == "job/queues/pause")
+    url, fields = form_of(root, case, ids)
+    assert root.post(url, fields).status_code == 302
+    [entry] = LogEntry.objects.all()
+    assert entry.object_id == str(Pause.objects.get().pk)
 
 
 def records_by_row() -> Counter[object]:

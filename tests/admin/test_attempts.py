@@ -199,6 +199,13 @@ def test_code_runs_on_only_with_a_heartbeat_after_its_loss(operator: Client, mak
     assert says_that_code_runs(operator, job)
 
 
+def test_running_job_is_not_said_to_run_on(operator: Client, make_job: JobMaker) -> None:
+    """Its earlier attempt was lost, and its worker lives."""
+    job = make_job("running")
+    add_execution(job, worker_id=add_worker().pk, **LOST)
+    assert "may still run" not in situation_of(page_of(operator, job.pk))
+
+
 def test_running_job_with_a_cancel_request_is_cancelling(operator: Client, make_job: JobMaker) -> None:
     job = make_job("running", cancel_requested_at=timezone.now())
     situation = situation_of(page_of(operator, job.pk))

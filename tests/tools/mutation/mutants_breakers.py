@@ -76,8 +76,8 @@ BREAKERS = of_tests(
     Mutant("the end of a probe waits for a second", "0.0 if is_probe else", "", inside="BreakerCounter._add"),
     Mutant(
         "a slot is free before its probe has decided",
-        "            self._breakers.write(connection)\n        self._on_written(ready)\n",
-        "        self._on_written(ready)\n",
+        "                self._breakers.write(connection)\n        self._on_written(ready)\n",
+        "                self._on_written(ready)\n                self._breakers.write(connection)\n",
         inside="Completer.tick",
     ),
     Mutant(

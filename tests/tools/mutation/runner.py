@@ -444,6 +444,7 @@ MUTANTS = [
 EQUIVALENT = {
     "each restored dependent is compared with all others": "today, the planner hashes either list",
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",
+    "lost executions are looked up in all open ones": "the settings of the engine's sessions leave only the index",
     "only the outer LIMIT in CLAIM": "rows are locked one by one, so the outer LIMIT stops the lateral queries",
     "programs of a dead isolated process go on": "the worker process kills them too; the fork server is only sooner",
     "rows are not repaired": "the repair under the lock does all of it; the one before only makes that one short",
