@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
 from django_pgqueue import control
+from django_pgqueue.lifecycle import rollups
 from django_pgqueue.models import AuditEntry, Pause, Schedule, ScheduleRun, Worker
 from django_pgqueue.stats import CauseKind
 from django_pgqueue.stats.causes import current
+from django_pgqueue.worker.completion.attempt_counter import Tally
 from tests.app import tasks
 
 from .conftest import JobMaker
@@ -198,3 +202,21 @@ def test_each_kind_of_cause_has_a_link_and_most_have_an_act(
     assert acts == set(kinds) - {CauseKind.QUEUE_NOT_SERVED, CauseKind.SCHEDULE_FAILING}
     [blocked] = [row for row in answer.context["causes"] if row["cause"].kind is CauseKind.BLOCKED_BY_DEAD]
     assert str(dead.pk) in blocked["acts"][0].url
+
+
+def test_many_late_schedules_link_their_list(operator: Client, worker: Worker) -> None:
+    for number in range(7):
+        values = {"task_name": tasks.noop.name, "arguments": {}, "expression": "@daily"}
+        Schedule.objects.create(name=f"s{number}", next_run_at=PAST, **values)
+    [row] = operator.get(PAGE).context["causes"]
+    assert row["link"].url == "/admin/pgqueue/schedule/"
+
+
+def test_failing_task_is_paused_and_resumed_from_the_overview(operator: Client, worker: Worker) -> None:
+    tally = Tally(Counter(dead=5))
+    names = {"queue_name": "default", "task_name": tasks.noop.name, "exception_class": "E"}
+    rollups.append_rollups(connection, [{**names, **tally.columns()}], 60.0)
+    for is_paused in (True, False):
+        [row] = rows_of(operator)
+        post_form(operator, row)
+        assert Pause.objects.filter(kind="task", name=tasks.noop.name).exists() is is_paused

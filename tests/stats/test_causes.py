@@ -413,6 +413,7 @@ def test_many_late_schedules_are_one_cause(add_worker):
     for number in range(7):
         add_schedule(f"s{number}", next_run_at=timezone.now() - timedelta(minutes=10 + number))
     [cause] = stats.causes()
+    assert cause.schedule_id is None
     assert cause.sentence == "7 schedules are late, the schedule s6 by 16 min: does a worker fire schedules?"
 
 

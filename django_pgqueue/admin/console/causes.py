@@ -1,4 +1,4 @@
-"""The causes at the top of the overview: what keeps jobs from running, each with a link and a button.
+"""The causes at the top of the overview: what keeps jobs from running, each with a link, and many with a button.
 
 `stats.causes` finds and ranks them. This module adds where to look and what to press, as far as the user may.
 """
@@ -99,8 +99,9 @@ def _incident(request: HttpRequest, cause: Cause) -> CauseLink:
 
 
 def _schedule(request: HttpRequest, cause: Cause) -> CauseLink:
-    may_view = request.user.has_perm("pgqueue.view_schedule")
-    return CauseLink(_("Schedule"), page_url(request, "schedule_change", cause.schedule_id) if may_view else "")
+    if cause.schedule_id is None:
+        return CauseLink(_("Schedules"), allowed_url(request, "schedule_changelist"))
+    return CauseLink(_("Schedule"), allowed_url(request, "schedule_change", cause.schedule_id))
 
 
 LINKS: Final[dict[CauseKind, Callable[[HttpRequest, Cause], CauseLink]]] = {
@@ -158,11 +159,16 @@ def _preview(request: HttpRequest, action: TransitionName, **filters: str) -> st
     )
 
 
-PAUSABLE: Final = {CauseKind.QUEUE_PAUSED: Pausable.QUEUE, CauseKind.TASK_PAUSED: Pausable.TASK}
+PAUSABLE: Final = {
+    CauseKind.QUEUE_PAUSED: Pausable.QUEUE,
+    CauseKind.TASK_PAUSED: Pausable.TASK,
+    CauseKind.TASK_FAILING: Pausable.TASK,
+}
+"""What the pause of a cause holds, if that is not a limit."""
 
 
 def _pause_button(request: HttpRequest, cause: Cause) -> PauseButton | None:
-    """Return the button that ends the pause of a cause, or that pauses the key of nearly all jobs."""
+    """Return the button that ends the pause of a cause, or that pauses the key of nearly all jobs or a failing task."""
     if not acts.PAUSE.is_allowed(request.user):
         return None
     if cause.pause is not None:

@@ -78,7 +78,7 @@ class Cause:
         jobs: How many jobs it concerns.
         name: The queue, the task, the limit or the schedule. Empty if it concerns none of them alone.
         limit_key: The limit key, if it concerns only one, and if keys were asked for.
-        pause: The pause that holds the jobs.
+        pause: The pause that holds the jobs, or that of a task whose jobs died.
         job_id: A job to look at: the dead job in the way, for example.
         schedule_id: The schedule.
         is_urgent: Whether it lasts until somebody acts, and nobody has caused it on purpose.

@@ -56,6 +56,7 @@ def failing_tasks(facts: Facts, words: Words) -> Iterator[Cause]:
             sentence=f"{in_words(found.task_name)} died {found.dead:,} times in a row within the last hour.",
             jobs=Count(found.dead),
             name=found.task_name,
+            pause=facts.pauses.of_tasks.get(found.task_name),
         )
 
 
