@@ -93,14 +93,9 @@ def erase(
     """
     check_rate(rate)
     kinds = {"arguments": arguments, "results": results, "errors": errors, "logs": logs}
-    choice = Choice(
-        states=finished_states(FINISHED),
-        task_names=names_of_tasks(tasks),
-        queue_names=names_of_queues(queues),
-        before=before or EVER,
-    )
-    job_ids = sorted(set(jobs))
-    _check(choice, job_ids, kinds)
+    choice, job_ids = _chosen(tasks, queues, before, jobs)
+    if not any(kinds.values()):
+        raise ValueError("erase() has nothing to erase: pass arguments, results, errors or logs as True")
     connection = connections[alias(database)]
     audit_id = audit.begin_audit(
         connection, "erase", _described(choice, job_ids, kinds), done_by=by[:150], reason=reason
@@ -116,16 +111,52 @@ def erase(
     return Erased(done.changed, done.left, found.unfinished, found.missing, audit_id, callbacks, done.needed)
 
 
-def _check(choice: Choice, job_ids: list[int], kinds: dict[str, bool]) -> None:
+def count_erasable(
+    *,
+    tasks: Iterable[Any] = (),
+    queues: Iterable[str] = (),
+    before: datetime | None = None,
+    jobs: Iterable[int] = (),
+    database: str | None = None,
+) -> int:
+    """Return how many finished jobs `erase()` would look at with these filters. It changes nothing.
+
+    Args:
+        tasks: As in `erase()`. So are the others.
+        queues: Names of queues.
+        before: An aware datetime.
+        jobs: Ids of jobs, instead of the other filters.
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Raises:
+        TypeError: `tasks` or `queues` is a string instead of a list.
+        ValueError: No filter is given, `jobs` is combined with another filter, or `before` has no time zone.
+    """
+    choice, job_ids = _chosen(tasks, queues, before, jobs)
+    connection = connections[alias(database)]
+    pages = _FinishedJobs(connection, job_ids).pages() if job_ids else choice.pages(connection, BATCH)
+    return sum(map(len, pages))
+
+
+def _chosen(
+    tasks: Iterable[Any], queues: Iterable[str], before: datetime | None, jobs: Iterable[int]
+) -> tuple[Choice, list[int]]:
+    """Return the choice and the ids of jobs. Raise an error if they choose nothing, or all finished jobs."""
+    choice = Choice(
+        states=finished_states(FINISHED),
+        task_names=names_of_tasks(tasks),
+        queue_names=names_of_queues(queues),
+        before=before or EVER,
+    )
+    job_ids = sorted(set(jobs))
     filters = [choice.task_names, choice.queue_names, choice.before != EVER]
     if job_ids and any(filters):
         raise ValueError("erase() takes either jobs, or a filter of tasks, queues and before")
     if not job_ids and not any(filters):
         raise ValueError("erase() needs jobs, tasks, queues or before: without them it would erase all finished jobs")
-    if not any(kinds.values()):
-        raise ValueError("erase() has nothing to erase: pass arguments, results, errors or logs as True")
     if choice.before.tzinfo is None:
         raise ValueError(f"before must be an aware datetime, not {choice.before}: add a time zone")
+    return choice, job_ids
 
 
 def _described(choice: Choice, job_ids: list[int], kinds: dict[str, bool]) -> dict[str, Any]:

@@ -243,6 +243,14 @@ def run(*options: str) -> tuple[int, str]:
     return 0, out.getvalue()
 
 
+def test_erase_command_without_a_filter_is_refused(db):
+    """Also with --dry-run: otherwise it would count all finished jobs, and promise what --yes refuses."""
+    make(connection)
+    for option in ("--dry-run", "--yes"):
+        code, text = run(option)
+        assert code and "would erase all finished jobs" in text
+
+
 def test_erase_command_asks_and_reports(db, monkeypatch):
     [job_id] = make(connection, logs=True)
     monkeypatch.setattr(sys, "stdin", StringIO())
@@ -250,6 +258,8 @@ def test_erase_command_asks_and_reports(db, monkeypatch):
     code, text = run("--task", helpers.NOOP, "--dry-run")
     assert (code, text) == (0, "The arguments, results, errors, logs of 1 jobs would be erased.\n")
     assert secrets(job_id)
+    code, text = run("--job", str(job_id), "--job", str(job_id + 999), "--dry-run")
+    assert (code, text) == (0, "The arguments, results, errors, logs of 1 jobs would be erased.\n")
     code, text = run("--task", helpers.NOOP, "--errors", "--logs", "--yes", "--reason", "data policy")
     entry = AuditEntry.objects.get()
     assert (code, text) == (0, f"Erased the errors, logs of 1 jobs. Audit entry {entry.pk}.\n")

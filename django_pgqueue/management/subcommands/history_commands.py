@@ -142,9 +142,9 @@ def _erase(options: Options, out: Output) -> None:
     before = datetime.now(UTC) - before if isinstance(before, timedelta) else before
     alias = database_alias(options)
     chosen = [kind for kind in VALUES if options[kind]] or list(VALUES)
+    filters = {"tasks": options["task"], "queues": options["queue"], "before": before, "jobs": options["job"]}
     if options["dry_run"]:
-        bounds = {"before": before} if before else {}
-        count = len(options["job"]) or _count(options, alias, FINISHED, **bounds)
+        count = history.count_erasable(**filters, database=alias)
         out.write(f"The {', '.join(chosen)} of {count:,} jobs would be erased.")
         return
     if not options["yes"]:
@@ -152,10 +152,7 @@ def _erase(options: Options, out: Output) -> None:
         confirm(question, "Pass --yes to erase without a question.", "Nothing was erased.")
     try:
         erased = history.erase(
-            tasks=options["task"],
-            queues=options["queue"],
-            before=before,
-            jobs=options["job"],
+            **filters,
             **{kind: kind in chosen for kind in VALUES},
             rate=options["rate"],
             by=user_name(),
