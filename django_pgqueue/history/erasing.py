@@ -6,19 +6,23 @@ The arguments of callbacks are erased with them: the rows of complete batches ha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import connections
 
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.envelope import ERASED, seal
+from django_pgqueue.ground.search_text import Scalar
 from django_pgqueue.lifecycle import audit, history
 from django_pgqueue.lifecycle.pruning import EVER
 from django_pgqueue.states import FINISHED
 
 from .finished_pages import Choice, Pace, alias, check_rate, counted, finished_states, names_of_queues, names_of_tasks
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 BATCH: Final = 1000
 """Finished jobs that one statement looks at."""
@@ -49,6 +53,7 @@ def erase(
     queues: Iterable[str] = (),
     before: datetime | None = None,
     jobs: Iterable[int] = (),
+    search: tuple[str, Scalar] | None = None,
     arguments: bool = True,
     results: bool = True,
     errors: bool = True,
@@ -68,6 +73,8 @@ def erase(
         queues: Names of queues whose jobs are chosen. By default those of all queues.
         before: Choose only jobs that have finished before this time: an aware datetime.
         jobs: Ids of jobs, instead of the other filters.
+        search: Name and value of a search key, instead of the other filters: every job that has it, however many there
+            are. The audit stores the name alone, because the value is an argument.
         arguments: Whether to erase arguments, headers, unique keys, search keys, and the values of limit keys and of
             the keys of events, also those of callbacks that the rows of complete batches keep. A callback belongs to a
             given job if it has its task and its arguments. A dead job that blocks an ordered limit key keeps its key.
@@ -85,26 +92,29 @@ def erase(
 
     Raises:
         TypeError: `tasks` or `queues` is a string instead of a list.
-        ValueError: No filter is given, `jobs` is combined with another filter, nothing is to be erased, or `before` has
-            no time zone.
+        ValueError: No filter is given, `jobs` or `search` is combined with another filter, nothing is to be erased, or
+            `before` has no time zone.
 
     Example:
         >>> history.erase(tasks=[send_letter], before=timezone.now() - timedelta(days=30), reason="data policy")
+        >>> history.erase(search=("customer_id", 4711), reason="request 91")
     """
     check_rate(rate)
     kinds = {"arguments": arguments, "results": results, "errors": errors, "logs": logs}
-    choice, job_ids = _chosen(tasks, queues, before, jobs)
+    choice = _chosen(tasks, queues, before, given := set(jobs), search)
     if not any(kinds.values()):
         raise ValueError("erase() has nothing to erase: pass arguments, results, errors or logs as True")
     connection = connections[alias(database)]
+    job_ids = _ids_of(connection, given, search)
+    by_id = job_ids is not None
     audit_id = audit.begin_audit(
-        connection, "erase", _described(choice, job_ids, kinds), done_by=by[:150], reason=reason
+        connection, "erase", _described(choice, job_ids, search, kinds), done_by=by[:150], reason=reason
     )
-    found = _FinishedJobs(connection, job_ids)
-    is_vain = bool(job_ids) and not found.finished
+    found = _FinishedJobs(connection, job_ids or [])
+    is_vain = by_id and not found.finished
     callbacks = erase_callbacks(connection, choice, list(found.finished)) if arguments and not is_vain else 0
     pace = Pace(rate)
-    pages = found.pages() if job_ids else choice.pages(connection, pace.limit(BATCH))
+    pages = found.pages() if by_id else choice.pages(connection, pace.limit(BATCH))
     erased = ((page, history.erase(connection, page, audit_id=audit_id, **kinds)) for page in pages)
     done = counted(connection, erased, pace)
     audit.end_audit(connection, audit_id)
@@ -117,6 +127,7 @@ def count_erasable(
     queues: Iterable[str] = (),
     before: datetime | None = None,
     jobs: Iterable[int] = (),
+    search: tuple[str, Scalar] | None = None,
     database: str | None = None,
 ) -> int:
     """Return how many finished jobs `erase()` would look at with these filters. It changes nothing.
@@ -126,42 +137,70 @@ def count_erasable(
         queues: Names of queues.
         before: An aware datetime.
         jobs: Ids of jobs, instead of the other filters.
+        search: Name and value of a search key, instead of the other filters.
         database: Alias of the database of the jobs. By default the database routers choose it.
 
     Raises:
         TypeError: `tasks` or `queues` is a string instead of a list.
-        ValueError: No filter is given, `jobs` is combined with another filter, or `before` has no time zone.
+        ValueError: No filter is given, `jobs` or `search` is combined with another filter, or `before` has no time
+            zone.
     """
-    choice, job_ids = _chosen(tasks, queues, before, jobs)
+    choice = _chosen(tasks, queues, before, given := set(jobs), search)
     connection = connections[alias(database)]
-    pages = _FinishedJobs(connection, job_ids).pages() if job_ids else choice.pages(connection, BATCH)
+    job_ids = _ids_of(connection, given, search)
+    pages = choice.pages(connection, BATCH) if job_ids is None else _FinishedJobs(connection, job_ids).pages()
     return sum(map(len, pages))
 
 
 def _chosen(
-    tasks: Iterable[Any], queues: Iterable[str], before: datetime | None, jobs: Iterable[int]
-) -> tuple[Choice, list[int]]:
-    """Return the choice and the ids of jobs. Raise an error if they choose nothing, or all finished jobs."""
+    tasks: Iterable[Any],
+    queues: Iterable[str],
+    before: datetime | None,
+    jobs: Collection[int],
+    search: tuple[str, Scalar] | None,
+) -> Choice:
+    """Return the choice of jobs by their tasks, queues and times. Raise an error for filters that do not go together.
+
+    Without any, all finished jobs would be erased.
+    """
     choice = Choice(
         states=finished_states(FINISHED),
         task_names=names_of_tasks(tasks),
         queue_names=names_of_queues(queues),
         before=before or EVER,
     )
-    job_ids = sorted(set(jobs))
-    filters = [choice.task_names, choice.queue_names, choice.before != EVER]
-    if job_ids and any(filters):
-        raise ValueError("erase() takes either jobs, or a filter of tasks, queues and before")
-    if not job_ids and not any(filters):
-        raise ValueError("erase() needs jobs, tasks, queues or before: without them it would erase all finished jobs")
+    has_filters = bool(choice.task_names or choice.queue_names or choice.before != EVER)
+    ways = [bool(jobs), search is not None, has_filters]
+    if sum(ways) > 1:
+        raise ValueError("erase() takes either jobs, or search, or a filter of tasks, queues and before")
+    if not any(ways):
+        raise ValueError(
+            "erase() needs jobs, search, tasks, queues or before: without them it would erase all finished jobs"
+        )
     if choice.before.tzinfo is None:
         raise ValueError(f"before must be an aware datetime, not {choice.before}: add a time zone")
-    return choice, job_ids
+    return choice
 
 
-def _described(choice: Choice, job_ids: list[int], kinds: dict[str, bool]) -> dict[str, Any]:
+def _ids_of(
+    connection: BaseDatabaseWrapper, jobs: Collection[int], search: tuple[str, Scalar] | None
+) -> list[int] | None:
+    """Return the ids of the jobs that are chosen by their ids or by a search key. None: other filters choose them."""
+    if search is None:
+        return sorted(set(jobs)) or None
+    from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
+
+    found = Job.objects.using(connection.alias).with_search_key(*search)
+    return sorted(found.values_list("pk", flat=True))
+
+
+def _described(
+    choice: Choice, job_ids: list[int] | None, search: tuple[str, Scalar] | None, kinds: dict[str, bool]
+) -> dict[str, Any]:
     """Return the choice as the audit stores it."""
     described: dict[str, Any] = {"erased": [kind for kind, is_erased in kinds.items() if is_erased]}
+    if search is not None:
+        return {**described, "search": search[0]}
     if job_ids:
         return {**described, "jobs": job_ids}
     before = None if choice.before == EVER else choice.before.isoformat()
@@ -175,12 +214,12 @@ class _FinishedJobs:
         self.finished: dict[int, datetime] = {}
         self.unfinished: list[int] = []
         self.missing: list[int] = []
-        if not job_ids:
-            return
         from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
 
-        rows = Job.objects.using(connection.alias).filter(pk__in=job_ids).values_list("pk", "finished_at")
-        ends: dict[int, datetime | None] = dict(rows)
+        ends: dict[int, datetime | None] = {}
+        for start in range(0, len(job_ids), BATCH):
+            rows = Job.objects.using(connection.alias).filter(pk__in=job_ids[start : start + BATCH])
+            ends.update(rows.values_list("pk", "finished_at"))
         for job_id in job_ids:
             if job_id not in ends:
                 self.missing.append(job_id)

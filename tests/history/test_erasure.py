@@ -17,9 +17,10 @@ from django.utils import timezone
 from django_pgqueue import CannotDecode, history
 from django_pgqueue.encoding import codecs
 from django_pgqueue.ground.envelope import ERASED, EncodedValue
+from django_pgqueue.history import erasing
 from django_pgqueue.lifecycle import audit, operator
 from django_pgqueue.lifecycle import history as lifecycle_history
-from django_pgqueue.models import AuditEntry, Execution, ExecutionLog, Job
+from django_pgqueue.models import AuditEntry, Execution, ExecutionLog, Job, SearchKey
 from django_pgqueue.testing import run_jobs
 from tests import helpers
 from tests.app import tasks
@@ -211,7 +212,7 @@ def test_erase_interrupted_leaves_an_open_audit_entry(committing, monkeypatch):
     ("options", "says"),
     [
         ({}, "would erase all finished jobs"),
-        ({"jobs": [1], "queues": ["mail"]}, "either jobs, or a filter"),
+        ({"jobs": [1], "queues": ["mail"]}, "either jobs, or search, or a filter"),
         ({"jobs": [1], "arguments": False, "results": False, "errors": False, "logs": False}, "nothing to erase"),
         ({"before": timezone.now().replace(tzinfo=None)}, "add a time zone"),
         ({"queues": ["two words"]}, "invalid queue name 'two words'"),
@@ -241,6 +242,35 @@ def run(*options: str) -> tuple[int, str]:
     except CommandError as error:
         return error.returncode, str(error)
     return 0, out.getvalue()
+
+
+def test_erase_by_search_key_erases_all_jobs_that_have_it(db, monkeypatch):
+    """In all states that have ended, more than a batch of them, and no job with another value or another name."""
+    monkeypatch.setattr(erasing, "BATCH", 2)
+    job_ids = make(connection, 7)
+    SearchKey.objects.bulk_create(
+        SearchKey(job_id=job_id, name="customer" if job_id != job_ids[6] else "order", value=value)
+        for job_id, value in zip(job_ids, ["7", "7", "7", "7", "7", "8", "7"], strict=True)
+    )
+    waiting = helpers.make_job(connection)
+    SearchKey.objects.create(job_id=waiting, name="customer", value="7")
+    assert history.count_erasable(search=("customer", 7)) == 5
+    found = history.erase(search=("customer", 7), results=False)
+    assert (found.erased, found.unfinished, found.missing) == (5, [waiting], [])
+    assert [bool(secrets(job_id) & OF_ARGUMENTS) for job_id in job_ids] == [False] * 5 + [True] * 2
+    assert AuditEntry.objects.get().filter == {"erased": ["arguments", "errors", "logs"], "search": "customer"}
+    assert history.erase(search=("customer", "nobody")).erased == 0
+
+
+def test_erase_command_takes_a_search_key(db):
+    [job_id] = make(connection)
+    SearchKey.objects.create(job_id=job_id, name="customer", value="7")
+    assert run("--search", "customer=7", "--dry-run")[1].endswith("of 1 jobs would be erased.\n")
+    assert "write NAME=VALUE" in run("--search", "customer")[1]
+    assert "either jobs, or search" in run("--search", "customer=7", "--task", helpers.NOOP, "--yes")[1]
+    code, text = run("--search", "customer=7", "--yes")
+    assert code == 0 and "of 1 jobs." in text
+    assert not secrets(job_id)
 
 
 def test_erase_command_without_a_filter_is_refused(db):

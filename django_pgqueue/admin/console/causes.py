@@ -164,7 +164,7 @@ PAUSABLE: Final = {
     CauseKind.TASK_PAUSED: Pausable.TASK,
     CauseKind.TASK_FAILING: Pausable.TASK,
 }
-"""What the pause of a cause holds, if that is not a limit."""
+"""The kind of the paused target of a cause, if it is not a limit."""
 
 
 def _pause_button(request: HttpRequest, cause: Cause) -> PauseButton | None:

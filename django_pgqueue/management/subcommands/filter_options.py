@@ -55,7 +55,7 @@ def filters_of(options: Options, *, ids: Sequence[int] = (), words: Sequence[str
         _moment("--since", options["since"]),
         _moment("--until", options["until"]),
         options["error"],
-        _search_key(options["search"], [*filter(None, [state]), *words]),
+        search_key(options["search"], [*filter(None, [state]), *words]),
         tuple(dict.fromkeys(ids)),
         _limit_key(options["limit_key"]),
     )
@@ -84,7 +84,8 @@ def described(filters: Filters) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-def _search_key(typed: str | None, words: Sequence[str]) -> tuple[str, str] | None:
+def search_key(typed: str | None, words: Sequence[str] = ()) -> tuple[str, str] | None:
+    """Return the name and the value of a search key as they were typed. None: the option was not passed."""
     if typed is None:
         return None
     name, sign, value = typed.partition("=")

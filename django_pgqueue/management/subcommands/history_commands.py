@@ -20,6 +20,7 @@ from django_pgqueue.history.finished_pages import Choice, finished_states, names
 from django_pgqueue.states import FINISHED
 from django_pgqueue.worker.maintenance.pruner import Pruner, kinds
 
+from .filter_options import search_key
 from .output import Output
 from .subcommand import (
     ExitCode,
@@ -66,6 +67,9 @@ def _add_erase(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--job", metavar="ID", type=int, action="append", default=[], help="This job, instead of the other filters."
+    )
+    parser.add_argument(
+        "--search", metavar="NAME=VALUE", help="Jobs with this search key, instead of the other filters."
     )
     parser.add_argument("--arguments", action="store_true", help="Erase arguments, headers and unique keys.")
     parser.add_argument("--results", action="store_true", help="Erase results and the messages of progress.")
@@ -142,7 +146,13 @@ def _erase(options: Options, out: Output) -> None:
     before = datetime.now(UTC) - before if isinstance(before, timedelta) else before
     alias = database_alias(options)
     chosen = [kind for kind in VALUES if options[kind]] or list(VALUES)
-    filters = {"tasks": options["task"], "queues": options["queue"], "before": before, "jobs": options["job"]}
+    filters: dict[str, Any] = {
+        "tasks": options["task"],
+        "queues": options["queue"],
+        "before": before,
+        "jobs": options["job"],
+        "search": search_key(options["search"]),
+    }
     if options["dry_run"]:
         count = history.count_erasable(**filters, database=alias)
         out.write(f"The {', '.join(chosen)} of {count:,} jobs would be erased.")
@@ -152,8 +162,7 @@ def _erase(options: Options, out: Output) -> None:
         confirm(question, "Pass --yes to erase without a question.", "Nothing was erased.")
     try:
         erased = history.erase(
-            **filters,
-            **{kind: kind in chosen for kind in VALUES},
+            **filters | {kind: kind in chosen for kind in VALUES},
             rate=options["rate"],
             by=user_name(),
             reason=options["reason"],
