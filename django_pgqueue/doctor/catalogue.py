@@ -1,4 +1,4 @@
-"""All checks of the doctor, in the order in which they run and are shown.
+"""All checks of the doctor, in the order in which `examine()` runs them and the command and the page show them.
 
 To add a check, write a function with `@check(...)` in one of the modules below, add it to the tuple of that module, and
 add it to both tables of docs/production/doctor.md. A test compares the page with the checks.

@@ -1,4 +1,8 @@
-"""The Django models of workers, which the admin shows. The id of a worker identifies the owner of a lease."""
+"""The Django models of worker processes, and of operators' requests to them.
+
+`lifecycle.workers` and `lifecycle.leases` write the rows of workers, and the admin shows them. The id of a worker
+identifies the owner of a lease.
+"""
 
 from __future__ import annotations
 

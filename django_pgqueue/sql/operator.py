@@ -1,10 +1,13 @@
-"""Statements behind an operator's actions on jobs."""
+"""Statements of an operator's acts on jobs: cancel, retry, run now, move and delete. `lifecycle.operator` runs them.
+
+Each changes a job only if it is still as the operator saw it, and skips a row that another transaction has locked.
+"""
 
 from typing import Final
 
 from .clauses import COUNTED_REMOVALS, EDITS, FREE, LINES_OF_FREE, LOCKED_TO_DELETE, OPEN_COMPENSATION, UNNEEDED
 
-# The jobs, and in place of their state 'changed' if it or `finished_at` is not what the operator saw.
+# The jobs with their states. If the state or `finished_at` is not what the operator saw, the word is 'changed' instead.
 ASKED: Final = """WITH asked AS MATERIALIZED (
     SELECT job.id, CASE
                WHEN seen.state <> '' AND (

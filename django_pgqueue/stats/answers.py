@@ -1,4 +1,7 @@
-"""The frozen dataclasses that describe queues, tasks, lanes and workers, and why a job waits. Times are in seconds."""
+"""The frozen dataclasses that the functions of `stats` return: queues, tasks, lanes, workers, and why a job waits.
+
+A lane is one queue at one priority. Times are in seconds.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from django_pgqueue.states import Pausable, State
 class Count:
     """A number of jobs, or a lower bound of it.
 
-    Counting stops at a limit, so that the cost does not grow with the table. `is_exact` says whether it has found fewer
-    jobs: `str(Count(412))` is "412", and `str(Count(10000, False))` is "10,000+". If it has stopped before it found
-    one, or if the figure could not be read, nothing is known: `str(Count(0, False))` is "–".
+    Counting stops at a limit, so that the cost does not grow with the table. `is_exact` says whether there were fewer
+    jobs than that limit: `str(Count(412))` is "412", and `str(Count(10000, False))` is "10,000+". If it has stopped
+    before it found one, or if the figure could not be read, nothing is known: `str(Count(0, False))` is "–".
     """
 
     value: int = 0

@@ -1,6 +1,6 @@
-"""The latest runs of schedules: the state of a schedule that fails, and the table on its page.
+"""Show the state of each schedule, also that its latest jobs died, and the table of its latest runs.
 
-Used by the list and the page of schedules. One statement reads the runs of all schedules that a page shows.
+The list and the page of schedules call it. One statement reads the runs of all schedules that a page shows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BADGES: Final = {
     ScheduleWord.FAILING: ("dead", gettext_lazy("failing, %(count)s in a row")),
     ScheduleWord.ON: ("succeeded", gettext_lazy("on")),
 }
-"""The state whose colour a word has, and the word translated."""
+"""For the state of a schedule, the state of jobs whose colour the badge has, and the text of the badge."""
 REMOVED: Final = gettext_lazy(
     "Some of these jobs were removed after their retention or by an operator. How they ended is not known any more."
 )

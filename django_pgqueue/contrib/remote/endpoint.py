@@ -1,8 +1,8 @@
-"""Make a view of a function that answers a JSON request: check the token, the rate and the size before the body.
+"""Make a view of a function that answers a JSON request: check the rate, the token and the size before the body.
 
-The checks come in this order: method, rate of a known token, token, type, size, JSON. So a request without a valid
-token is never parsed, and a token that makes too many requests costs no query. Errors are answered as `problems`.
-Under ASGI, `asgi` makes the first checks earlier, before Django reads the body.
+`views` makes its views with `endpoint()`. The checks come in this order: method, rate of a known token, token, type,
+size, JSON. So a request without a valid token is never parsed, and a token that makes too many requests costs no query.
+Errors are answered as `problems`. Under ASGI, `asgi` makes the first checks earlier, before Django reads the body.
 
 The views are coroutines. Under ASGI, Django starts a thread for each request, calls the receivers of `request_started`
 there, and keeps the thread until the request ends. `end_request_thread()` ends that thread before a claim waits.
