@@ -228,7 +228,7 @@ def test_pgqueue_error_of_another_pipe_is_raised(db, monkeypatch):
     def fail(*args):
         raise BrokenPipeError
 
-    monkeypatch.setattr(status_command.stats, "overview", fail)
+    monkeypatch.setattr(status_command, "current", fail)
     with pytest.raises(BrokenPipeError):
         call_command("pgqueue", "status")
 

@@ -15,9 +15,9 @@ from tests.app import tasks
 
 pytestmark = pytest.mark.process
 
-TYPES = {"task_name": "varchar(100)", "attempt": "smallint"}
+TYPES = {"task_name": 'varchar(100) COLLATE "C"', "attempt": "smallint"}
 LATE = "SELECT min(run_after) < now() - interval '4 s' FROM pgqueue_job WHERE state = 'ready'"
-OTHER_TYPES = {"task_name": "varchar(120)", "attempt": "integer"}
+OTHER_TYPES = {"task_name": 'varchar(120) COLLATE "C"', "attempt": "integer"}
 
 
 def count(state: str) -> int:

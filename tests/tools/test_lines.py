@@ -51,7 +51,7 @@ def test_working_tree_is_counted_by_rooms(capsys, monkeypatch):
     printed = capsys.readouterr().out.splitlines()
     numbers = {room: int(number.replace(",", "")) for number, room in (line.split() for line in printed)}
     assert numbers.pop("all") == sum(numbers.values())
-    assert set(numbers) == {f"django_pgqueue/stats{room}" for room in ("", "/graphs", "/limits")}
+    assert set(numbers) == {f"django_pgqueue/stats{room}" for room in ("", "/causes", "/graphs", "/limits")}
 
 
 def test_difference_to_a_commit_is_printed(capsys, monkeypatch):

@@ -236,11 +236,11 @@ def test_claim_many_rows_refused_reaches_the_one_behind(engine, claims, clock, m
 @contextlib.contextmanager
 def longer_names(engine):
     """Change the type of a column that claims return, and restore it at the end."""
-    engine.execute("ALTER TABLE pgqueue_job ALTER queue_name TYPE varchar(120)")
+    engine.execute('ALTER TABLE pgqueue_job ALTER queue_name TYPE varchar(120) COLLATE "C"')
     try:
         yield
     finally:
-        engine.execute("ALTER TABLE pgqueue_job ALTER queue_name TYPE varchar(100)")
+        engine.execute('ALTER TABLE pgqueue_job ALTER queue_name TYPE varchar(100) COLLATE "C"')
 
 
 @pytest.mark.promise("failure-of-all-claims-blames-no-job")
