@@ -225,7 +225,7 @@ def test_pgqueue_whose_reader_has_gone_ends_without_traceback(db, monkeypatch):
 
 
 def test_pgqueue_error_of_another_pipe_is_raised(db, monkeypatch):
-    def fail(*args):
+    def fail(*args, **options):
         raise BrokenPipeError
 
     monkeypatch.setattr(status_command, "current", fail)
