@@ -1,7 +1,4 @@
-"""The frozen dataclasses that the functions of `stats` return: queues, tasks, lanes, workers, and why a job waits.
-
-A lane is one queue at one priority. Times are in seconds.
-"""
+"""The frozen dataclasses that the functions of `stats` return, for queues, tasks, lanes and workers. Times: seconds."""
 
 from __future__ import annotations
 
