@@ -19,7 +19,9 @@ OTHERS = sorted(Path.home().glob(".pyenv/versions/3.1[2-9].*/bin/python"))
 
 @pytest.mark.slow
 @pytest.mark.promise("defect-interrupted-lock")
-@pytest.mark.parametrize("python", [sys.executable, *map(str, OTHERS)])
+@pytest.mark.parametrize(
+    "python", [sys.executable, *map(str, OTHERS)], ids=["own", *(path.parent.parent.name for path in OTHERS)]
+)
 def test_interrupted_threads_leave_no_lock_locked(python):
     run = [python, str(PROGRAM), interruption.__file__, "100"]
     done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=90)

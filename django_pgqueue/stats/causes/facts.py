@@ -260,7 +260,7 @@ def read_facts(reading: DepthReading, workers: list[WorkerStats], overview: Over
 
 
 def _unread_kinds(unread: AbstractSet[str], *, may_read_schedules: bool) -> frozenset[CauseKind]:
-    """Return the kinds of causes of which nothing is known. A 0 would say that there are none."""
+    """Return the kinds of causes that this reading could not find. The gauge must not report 0 for them."""
     if unread - SOURCES_OF_KINDS.keys():  # counts of jobs, which most kinds need
         return frozenset(CauseKind)
     missing = [kind for name in unread for kind in SOURCES_OF_KINDS[name]]

@@ -49,7 +49,7 @@ def paused_tasks(facts: Facts, words: Words) -> Iterator[Cause]:
 
 
 def unserved_queues(facts: Facts, words: Words) -> Iterator[Cause]:
-    """Yield the queues with due jobs that no live worker serves, or one cause for all of them if there is none."""
+    """Yield each queue that has due jobs and no live worker. If no worker is live at all, yield one cause for all."""
     unserved = [queue for queue in facts.overview.queues if queue.is_unserved]
     if unserved and not facts.live_workers:
         jobs = sum((_waiting(queue) for queue in unserved), start=NONE)
