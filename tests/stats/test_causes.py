@@ -270,9 +270,10 @@ def test_key_with_nearly_all_jobs_of_its_limit_comes_last(add_worker):
 def test_only_key_of_a_limit_or_a_few_jobs_are_no_cause(add_worker):
     add_worker()
     add("fair:globex", 200, delay=LATE)
-    add("two:a", 50, delay=-1.0)
-    add("two:b", 1)
     assert kinds() == []
+    add("two:a", 50, delay=LATE)
+    add("two:b", 1)
+    assert kinds() == ["limit slots"]
 
 
 def test_key_is_named_for_its_share_only_if_all_jobs_were_counted(add_worker, monkeypatch):
