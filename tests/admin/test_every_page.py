@@ -216,10 +216,11 @@ def formatted_for_people(client: Client, url: str, plain: str) -> Iterator[tuple
 
     `plain` is the page in English, if it is known.
     """
+    before = Attributes(plain).found if plain else read(client, url, "en")
     page = read(client, url, "de", has_separators=True)
-    differences = machine_readable(page) - machine_readable(Attributes(plain).found)
-    if differences:  # the page is not known yet, or a job has become due since
-        differences = machine_readable(page) - machine_readable(read(client, url, "en"))
+    differences = machine_readable(page) - machine_readable(before)
+    if differences:  # what a job that became due since has changed is not more often in German than before and after
+        differences &= machine_readable(page) - machine_readable(read(client, url, "en"))
     yield from ((url, each) for each in differences)
     yield from ((url, each) for each in page if each.name in SHAPES and not PLAIN.fullmatch(each.value))
 
