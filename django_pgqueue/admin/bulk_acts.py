@@ -51,7 +51,15 @@ def selection_of(given: QueryDict) -> Selection:
         if name in given:
             found[name] = datetime.fromisoformat(str(given[name]))
     ids = tuple(int(each) for each in given.get("ids", "").split(",") if each)
-    return Selection(**found, job_ids=ids, to_queue=given.get("to_queue") or None)
+    to_queue, to_priority = (given.get(name, "").strip() or None for name in ("to_queue", "to_priority"))
+    return Selection(**found, job_ids=ids, to_queue=to_queue, to_priority=_number(to_priority))
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        raise ValueError(_("Invalid priority “%(text)s”: use a whole number.") % {"text": text}) from None
 
 
 def parameters(selection: Selection) -> dict[str, str]:

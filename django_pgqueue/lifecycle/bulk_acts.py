@@ -119,9 +119,10 @@ def check_act(action: str, selection: Selection, rate: float | None) -> Transiti
     checked = check_jobs(action, selection)
     if rate is not None and not 0 < rate <= 1e6:
         raise ValueError(f"Invalid rate {rate}: use a number of jobs per second above 0, or None.")
-    if (action == TransitionName.MOVE) == (selection.to_queue is None):
-        is_missing = selection.to_queue is None
-        raise ValueError("Pass a queue to move jobs." if is_missing else f"Pass no queue to {action} jobs.")
+    if checked is TransitionName.MOVE and not selection.has_target:
+        raise ValueError("Pass a queue, a priority or both to move jobs.")
+    if checked is not TransitionName.MOVE and selection.has_target:
+        raise ValueError(f"Pass no queue and no priority to {action} jobs.")
     return checked
 
 

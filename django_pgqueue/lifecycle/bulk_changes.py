@@ -169,7 +169,9 @@ def _transition(act: Act) -> Callable[..., dict[int, State]]:
         TransitionName.RETRY: operator.retry,
         TransitionName.CANCEL: operator.cancel,
         TransitionName.RUN_NOW: operator.run_now,
-        TransitionName.MOVE: partial(operator.move, queue_name=act.selection.to_queue),
+        TransitionName.MOVE: partial(
+            operator.move, queue_name=act.selection.to_queue, priority=act.selection.to_priority
+        ),
         TransitionName.DELETE: operator.delete,
     }
     return transitions[act.action]

@@ -20,6 +20,7 @@ from django_pgqueue.states import FINISHED
 
 MOST_IDS: Final = 10_000
 """Ids in one filter."""
+PRIORITIES: Final = range(-100, 101)
 HIGHEST_ID: Final = 2**63 - 1
 NAMES: Final = ("queue_name", "task_name", "exception_class", "to_queue", "limit_key")
 WORDS: Final = ("ready", "due", "scheduled", "running", *sorted(FINISHED))
@@ -38,7 +39,8 @@ class Selection:
         since: Jobs from this time on: finished jobs by their end, others by their enqueueing.
         until: Jobs up to this time.
         job_ids: Ids of jobs, instead of all the values above.
-        to_queue: Where the jobs are moved.
+        to_queue: The queue to which the jobs are moved.
+        to_priority: The priority that moved jobs get.
         limit_key: The limit key, or the name of a limit for the jobs of all its keys.
         edited: How many further jobs the preview of a retry counted, which are left because *Edit and retry* has made
             new jobs of them. The audit shows it; it chooses no jobs.
@@ -54,6 +56,7 @@ class Selection:
     to_queue: str | None = None
     limit_key: str | None = None
     edited: int | None = None
+    to_priority: int | None = None
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values that do not fit together."""
@@ -68,10 +71,17 @@ class Selection:
             raise ValueError(f"Only finished jobs can be filtered by an exception class, not {self.word} ones.")
         self._check_values()
 
+    @property
+    def has_target(self) -> bool:
+        """Whether it says where jobs are moved."""
+        return self.to_queue is not None or self.to_priority is not None
+
     def _check_values(self) -> None:
         """Raise `ValueError` for values that the database cannot compare or that nobody could read later."""
         if any("\0" in (getattr(self, name) or "") for name in NAMES):
             raise ValueError("A name contains the character NUL, which no stored name can contain.")
+        if self.to_priority is not None and self.to_priority not in PRIORITIES:
+            raise ValueError(f"Invalid priority {self.to_priority!r}: use a whole number from -100 to 100.")
         for job_id in self.job_ids:
             if not 0 < job_id <= HIGHEST_ID:
                 raise ValueError(f"Invalid id {job_id}: use the ids of jobs, from 1 to {HIGHEST_ID}.")

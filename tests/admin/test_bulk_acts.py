@@ -159,6 +159,19 @@ def test_move_asks_for_the_queue_and_stores_it(client_of: Callable[..., Client],
     assert AuditEntry.objects.get().filter == {"word": "ready", "to_queue": "mail"}
 
 
+def test_move_to_a_priority_alone_is_stored(client_of: Callable[..., Client], make_job: JobMaker) -> None:
+    make_job("ready")
+    operator = client_of("view_job", "move_job")
+    fields = form(text_of(operator, url("move", state="ready")))
+    refused = [({}, "a queue, a priority or both"), ({"to_priority": "high"}, "“high”"), ({"to_priority": "101"}, "101")]
+    for wrong, says in refused:
+        assert says in operator.post(REQUEST, {**fields, **wrong}, follow=True).content.decode()
+    assert not AuditEntry.objects.exists()
+    page = operator.post(REQUEST, {**fields, "to_queue": "", "to_priority": "-7"}, follow=True).content.decode()
+    assert AuditEntry.objects.get().filter == {"word": "ready", "to_priority": -7}
+    assert "To priority" in page and "-7" in page
+
+
 def test_user_without_the_permission_of_the_action_is_refused(client_of: Callable[..., Client]) -> None:
     viewer = client_of("view_job", "cancel_job")
     audit_id = audit.begin_audit(connection, "retry", {})

@@ -164,6 +164,20 @@ def test_move_visits_lanes_in_order_and_no_job_twice(engine, monkeypatch, queue,
     assert entry(engine, audit_id)["left_count"] == (0 if queue else 3), "those that were there before"
 
 
+@pytest.mark.parametrize("queue", [None, "z"])
+def test_move_gives_a_priority_and_visits_no_job_twice(engine, monkeypatch, queue):
+    """Jobs that move to a lower priority come later in the order of the scan."""
+    monkeypatch.setattr(bulk_acts, "BATCH", 2)
+    jobs = [helpers.make_job(engine, queue_name=name, priority=5) for name in ("a", "b", "z") for _ in range(3)]
+    same = helpers.make_job(engine, queue_name="z", priority=-3)
+    audit_id = request(engine, "move", Selection("ready", to_queue=queue, to_priority=-3))
+    finish(engine)
+    rows = helpers.rows_of(engine, "pgqueue_job")
+    assert {row["priority"] for row in rows.values()} == {-3}
+    assert {row["queue_name"] for row in rows.values()} == ({"z"} if queue else {"a", "b", "z"})
+    assert audited(engine, audit_id) == jobs and entry(engine, audit_id)["left_count"] == 1, same
+
+
 def test_run_now_makes_scheduled_jobs_due(engine):
     later, _ = helpers.make_job(engine, delay_seconds=60.0), helpers.make_job(engine)
     audit_id = request(engine, "run_now", Selection("scheduled"))
@@ -397,8 +411,10 @@ def test_entry_changed_by_hand_fails_and_stops_no_other(engine, change):
         ("retry", {"word": "ready"}, {}, "Invalid state 'ready' to retry"),
         ("retry", {"word": "gone"}, {}, "Invalid state 'gone'"),
         ("retry", {"word": "dead"}, {"rate": 0.0}, "Invalid rate"),
-        ("move", {"word": "ready"}, {}, "Pass a queue"),
-        ("retry", {"word": "dead", "to_queue": "a"}, {}, "Pass no queue to retry"),
+        ("move", {"word": "ready"}, {}, "Pass a queue, a priority or both"),
+        ("move", {"word": "ready", "to_priority": 101}, {}, "Invalid priority 101"),
+        ("retry", {"word": "dead", "to_queue": "a"}, {}, "Pass no queue and no priority to retry"),
+        ("retry", {"word": "dead", "to_priority": 1}, {}, "Pass no queue and no priority to retry"),
         ("retry", {"word": "dead", "job_ids": (1,)}, {}, "either ids"),
         ("retry", {"job_ids": range(10_001)}, {}, "Too many ids: 10,001"),
         ("cancel", {"word": "ready", "exception_class": ""}, {}, "Only finished jobs"),
