@@ -29,6 +29,7 @@ from django_pgqueue.declared.breakers import Breaker
 from django_pgqueue.declared.limit_policies import policy_of
 from django_pgqueue.declared.limits import Limit
 from django_pgqueue.declared.steps import Suspension
+from django_pgqueue.ground import error_messages
 from django_pgqueue.ground.job_log import LogBuffer
 from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import (
@@ -97,12 +98,12 @@ def constants_of(module):
     return [(ast.unparse(node.target), list(ast.walk(node.value))) for node in assigned]
 
 
-SQL_MODULES = [clauses, *dict.fromkeys(MODULES.values())]
+SQL_MODULES = [clauses, error_messages, *dict.fromkeys(MODULES.values())]
 
 
 @for_each(SQL_MODULES)
 def test_sql_module_has_only_plain_literals(module):
-    """A literal can be joined with clauses, which are other constants of the module or of `clauses`."""
+    """A literal can be joined with clauses: other constants of the module, of `clauses` or of `error_messages`."""
     kinds = {type(node) for _, nodes in constants_of(module) for node in nodes}
     assert kinds <= {ast.Constant, ast.BinOp, ast.Add, ast.Name, ast.Load}
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.contrib.admin import AdminSite
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, QueryDict
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
@@ -29,7 +30,8 @@ from .list_filters import instant_of
 from .navigation import address
 
 NAMES: Final = {
-    "state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class", "limit": "limit_key"
+    "state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class", "message": "message",
+    "limit": "limit_key",
 }  # fmt: skip
 """The field of `Selection` for each parameter of a URL that is a text."""
 NUMBERS_SHOWN: Final = 10
@@ -47,6 +49,7 @@ def _text(value: Any) -> str:
 def selection_of(given: QueryDict) -> Selection:
     """Return the filter in the parameters of a request. Raise `ValueError` for invalid ones."""
     found: dict[str, Any] = {field: given[name] for name, field in NAMES.items() if name in given}
+    found["message"] = found.get("message") or None
     for name in ("since", "until"):
         if name in given:
             found[name] = datetime.fromisoformat(str(given[name]))
@@ -74,6 +77,17 @@ def is_allowed(request: HttpRequest, action: str) -> bool:
     return action in JOB_ACTS and JOB_ACTS[action].is_allowed(request.user)
 
 
+def may_choose(request: HttpRequest, limit_key: str | None, message: str | None) -> bool:
+    """Return whether the user may filter jobs by these values. An answer would say whether a job has them."""
+    return private.may_view_key(request, limit_key or "") and (not message or private.may_view(request))
+
+
+def check_filter(request: HttpRequest, selection: Selection) -> None:
+    """Raise `PermissionDenied` if the user may not filter jobs by the values of a filter."""
+    if not may_choose(request, selection.limit_key, selection.message):
+        raise PermissionDenied(str(private.NO_PERMISSION))
+
+
 def of_list(action: str, chosen: QueryDict, now: datetime, *, is_dead_only: bool) -> Selection | None:
     """Return the filter that a list of jobs shows; None if a bulk act has no such filter.
 
@@ -93,15 +107,15 @@ def of_list(action: str, chosen: QueryDict, now: datetime, *, is_dead_only: bool
         return None
     since, until = (instant_of(chosen.get(name), now) for name in ("since", "until"))
     exception_class = None if not error else "" if error == NO_CLASS else error
-    queue_name, task_name, limit_key = (chosen.get(name) or None for name in ("queue", "task", "limit"))
-    return Selection(word, queue_name, task_name, exception_class, since, until, limit_key=limit_key)
+    queue_name, task_name, limit, message = (chosen.get(name) or None for name in ("queue", "task", "limit", "message"))
+    return Selection(word, queue_name, task_name, exception_class, since, until, limit_key=limit, message=message)
 
 
 def links_of_list(request: HttpRequest, site: AdminSite, *, is_dead_only: bool) -> list[tuple[Promise | str, str]]:
     """Return the acts on all jobs that a list shows: the name of each, and the URL of its preview."""
     found = []
     url = address("bulk_preview", site_name=site.name)
-    if not url or not private.may_view_key(request, request.GET.get("limit", "")):
+    if not url or not may_choose(request, request.GET.get("limit"), request.GET.get("message")):
         return []
     with suppress(ValueError):  # the filter is invalid
         for action in JOB_ACTS:
@@ -125,6 +139,8 @@ def described(request: HttpRequest, chosen: Any) -> list[tuple[Promise | str, st
         return []
     if "limit_key" in chosen:
         chosen = {**chosen, "limit_key": private.shown_key(request, str(chosen["limit_key"] or ""))}
+    if chosen.get("message") and not private.may_view(request):
+        chosen = {**chosen, "message": str(private.NO_PERMISSION)}
     return list(_described(chosen))
 
 
@@ -132,6 +148,7 @@ def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]
     names = {
         "word": _("State"), "states": _("State"), "queue_name": _("Queue"), "queue": _("Queue"), "queues": _("Queue"),
         "task_name": _("Task"), "tasks": _("Task"), "exception_class": _("Error"), "error": _("Error"),
+        "message": _("Error message"),
         "since": _("Since"), "until": _("Until"), "before": _("Before"), "to_queue": _("To queue"),
         "to_priority": _("To priority"), "erased": _("Erased"), "selected": _("Selected jobs"),
         "worker": _("Worker"), "limit_key": _("Limit"), "after": _("After"), "held_until": _("Held until"),

@@ -39,7 +39,16 @@ from .job.edit_and_retry import edit_view
 from .job.list_pages import FoundPaginator, JobChangeList
 from .job.page import job_page
 from .limits.form import form_url
-from .list_filters import BatchFilter, ErrorFilter, LimitFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
+from .list_filters import (
+    BatchFilter,
+    ErrorFilter,
+    LimitFilter,
+    MessageFilter,
+    QueueFilter,
+    SpanFilter,
+    TaskFilter,
+    WordFilter,
+)
 from .navigation import redirect_to
 from .private import LIST_NOTE, NO_PERMISSION, may_view, with_permission
 from .row_operations import Operation, selected_action
@@ -184,7 +193,7 @@ class DeadJobAdmin(JobAdmin):
     """Dead letters, latest death first."""
 
     list_display = ["number", "task", "queue", "attempts", "enqueued", "died", "run_time"]
-    list_filter = [BatchFilter, SpanFilter, QueueFilter, TaskFilter, LimitFilter, ErrorFilter]
+    list_filter = [BatchFilter, SpanFilter, QueueFilter, TaskFilter, LimitFilter, ErrorFilter, MessageFilter]
     actions = ["retry_selected"]
     operations = ()  # their URLs belong to `JobAdmin`, because a retried job is not a dead letter
 

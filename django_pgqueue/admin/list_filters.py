@@ -31,7 +31,7 @@ from django_pgqueue.states import FINISHED_WORDS, WORDS
 from django_pgqueue.tasks import registry
 
 from . import databases, private
-from .formatting import breakable, shortened, word_badge
+from .formatting import breakable, shortened, visible, word_badge
 
 SPANS: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
 SPAN_LABELS: Final = {"hour": _("Past hour"), "day": _("Past 24 hours"), "week": _("Past 7 days")}
@@ -73,15 +73,16 @@ def search_of(request: HttpRequest, *, only_dead: bool, task_name: str = "") -> 
     """
     chosen = request.GET
     word = "dead" if only_dead else chosen.get("state", "")
-    queue_name, task, error, limit = (
-        chosen.get("queue"), chosen.get("task") or task_name, chosen.get("error"), chosen.get("limit")
+    queue_name, task, error, message, limit = (
+        chosen.get("queue"), chosen.get("task") or task_name, *map(chosen.get, ("error", "message", "limit"))
     )  # fmt: skip
     batch = row_id_of(chosen.get("batch", ""))
     if (
         (word and word not in WORDS)
         or (chosen.get("batch") and batch is None)
-        or any("\0" in (name or "") for name in (queue_name, task, error, limit))
+        or any("\0" in (name or "") for name in (queue_name, task, error, message, limit))
         or not private.may_view_key(request, limit or "")
+        or (message and not private.may_view(request))
     ):
         return None  # PostgreSQL text cannot contain NUL, and psycopg raises an error for it
     return Filters(
@@ -92,6 +93,7 @@ def search_of(request: HttpRequest, *, only_dead: bool, task_name: str = "") -> 
         since=moment_of(chosen.get("since")),
         until=moment_of(chosen.get("until")),
         error=error or None,
+        message=message or None,
         limit=limit or None,
         batch=batch,
     )
@@ -235,6 +237,23 @@ class ErrorFilter(NameFilter):
         """The exception classes of the past week, from the statistics."""
         connection = connections[databases.chosen(self.request)]
         return sorted(stats.failure_classes(connection, SPANS["week"].total_seconds()))
+
+
+class MessageFilter(NameFilter):
+    """Dead letters whose latest attempt has a text in its error message, or a message of one shape."""
+
+    title = _("error message")
+    parameter_names = ("message",)
+    has_many = True
+
+    def has_output(self) -> bool:
+        return private.may_view(self.request)
+
+    def values(self) -> list[tuple[str, Any]]:
+        return [(self.chosen, visible(shortened(self.chosen)))] if self.chosen else []
+
+    def names(self) -> set[str]:
+        return set()
 
 
 class LimitFilter(NameFilter):

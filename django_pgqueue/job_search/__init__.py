@@ -6,7 +6,7 @@ and use the same words.
 
 from .filters import NO_CLASS, Filters, Moment, PausedNames, latest, matching, word_of
 from .index_ranges import condition_on_few, ranges
-from .search import SEARCHED, Found, find, is_cut, label_of, meeting
+from .search import SEARCHED, Found, find, is_cut, label_of, meeting, searched_by
 
 __all__ = [
     "NO_CLASS",
@@ -23,5 +23,6 @@ __all__ = [
     "matching",
     "meeting",
     "ranges",
+    "searched_by",
     "word_of",
 ]

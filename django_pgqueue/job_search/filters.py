@@ -1,4 +1,4 @@
-"""The filters of a search: states, names, a limit key, a time span and an exception class.
+"""The filters of a search: states, names, a limit key, a time span, an exception class and an error message.
 
 `word_of()` finds the word of a state that people read: `due`, `retrying`, `lost` and so on.
 """
@@ -111,6 +111,8 @@ class Filters:
     since: Moment | None = None
     until: Moment | None = None
     error: str | None = None
+    message: str | None = None
+    """A part of the error message of the latest attempt; or, after "=", its shape (see `ground.error_messages`)."""
     search: tuple[str, str] | None = None
     """The name of a search key and its text."""
     ids: tuple[int, ...] = ()
@@ -118,6 +120,11 @@ class Filters:
     """A limit key, or the name of a limit for the jobs of all its keys."""
     batch: int | None = None
     """The id of a batch, for its jobs and those of the batches nested in it."""
+
+    @property
+    def has_error(self) -> bool:
+        """Whether a filter needs the latest execution of each job."""
+        return bool(self.error or self.message)
 
     @property
     def limit_condition(self) -> Q:
@@ -132,15 +139,16 @@ class Filters:
 
 
 def matching(filters: Filters, condition: Q, ids: Sequence[int]) -> list[int]:
-    """Return those of some jobs that meet a condition and the filter by exception class, in the given order."""
+    """Return those of some jobs that meet a condition and the filters by their error, in the given order."""
     found = set(ids)
     if condition:
         parts = (ids[start : start + BATCH_SIZE] for start in range(0, len(ids), BATCH_SIZE))
         jobs = Job.objects.using(filters.alias).filter(condition)
         found = {job_id for part in parts for job_id in jobs.filter(pk__in=part).values_list("pk", flat=True)}
-    if filters.error:
-        pattern = error_pattern(filters.error)
-        found &= stats.jobs_with_exception(connections[filters.alias], sorted(found), pattern)
+    if filters.has_error:
+        pattern = error_pattern(filters.error) if filters.error else None
+        message = filters.message or None
+        found &= stats.jobs_with_exception(connections[filters.alias], sorted(found), pattern, message)
     return [job_id for job_id in ids if job_id in found]
 
 

@@ -29,7 +29,7 @@ SEARCHED: Final = 100_000
 UNFINISHED: Final = (State.RUNNING.value, State.READY.value, State.WAITING.value)
 """The words of the jobs that have not ended."""
 CLASSES_SEARCHED: Final = 10_000
-"""Jobs whose latest execution is read for a filter by exception class. It takes about 15 ms."""
+"""Jobs whose latest execution is read for a filter by exception class or message. It takes about 15 ms."""
 
 
 class Found(NamedTuple):
@@ -93,8 +93,8 @@ def _sources(filters: Filters) -> Iterator[Range | str]:
 
 def _ready(filters: Filters, word: str, limit: int) -> SearchPart:
     """Return the first ready jobs with this word."""
-    part = find_ready(filters, word, CLASSES_SEARCHED + 1 if filters.error else limit)
-    if not filters.error:
+    part = find_ready(filters, word, CLASSES_SEARCHED + 1 if filters.has_error else limit)
+    if not filters.has_error:
         return part
     ids = matching(filters, Q(), part.ids[:CLASSES_SEARCHED])
     if len(part.ids) <= CLASSES_SEARCHED:
@@ -107,7 +107,7 @@ def _first_matching(filters: Filters, found: Range, limit: int) -> SearchPart:
 
     If the newest jobs have no match, as many older jobs are searched too.
     """
-    if not found.condition and not filters.error:
+    if not found.condition and not filters.has_error:
         return SearchPart(list(found.query.values_list(found.column, flat=True)[:limit]), 0)
     if found.query.model is not Job:
         return _open(filters, found)
@@ -125,7 +125,7 @@ def _search(filters: Filters, found: Range, query: QuerySet[Any], limit: int) ->
     PostgreSQL stops at `limit` matches, and after `SEARCHED` jobs (the run condition of the window function). The job
     after those is returned too: it shows that the search came that far, and where an older search begins.
     """
-    wanted = CLASSES_SEARCHED if filters.error else limit
+    wanted = CLASSES_SEARCHED if filters.has_error else limit
     order: Any = query.query.order_by
     numbered = query.order_by().annotate(
         # As a plain column: `InstantField` would be read by an expression.
@@ -139,11 +139,11 @@ def _search(filters: Filters, found: Range, query: QuerySet[Any], limit: int) ->
     part = SearchPart([row[0] for row in rows], 0)
     if beyond is not None:
         part = SearchPart(part.ids, SEARCHED, is_cut=True, since=beyond[1], last_id=beyond[0])
-    return _with_error(filters, part, rows) if filters.error else part
+    return _with_error(filters, part, rows) if filters.has_error else part
 
 
 def _with_error(filters: Filters, part: SearchPart, rows: list[Any]) -> SearchPart:
-    """Return those of the first `CLASSES_SEARCHED` jobs whose latest execution ended with the exception class."""
+    """Return those of the first `CLASSES_SEARCHED` jobs whose latest execution ended with the error."""
     read = part.ids[:CLASSES_SEARCHED]
     kept = matching(filters, Q(), read)
     if len(part.ids) <= CLASSES_SEARCHED:
@@ -161,11 +161,21 @@ def _open(filters: Filters, found: Range) -> SearchPart:
 
 
 def meeting(filters: Filters, found: Range) -> QuerySet[Any]:
-    """Return the jobs among the first `SEARCHED` of a range that meet its further conditions, in no order."""
-    first = found.query.values(found.column)[:SEARCHED]
+    """Return the jobs among the first of a range that meet its further conditions, in no order.
+
+    `searched_by()` says how many are searched.
+    """
+    first: Any = found.query.values(found.column)[: searched_by(filters)]
+    jobs = Job.objects.using(filters.alias).annotate(**LATEST_ERROR).filter(found.condition)
+    if filters.message:
+        return jobs.filter(pk__in=matching(filters, Q(), [row[found.column] for row in first]))
     has_error = Q(latest_error__regex=error_pattern(filters.error)) if filters.error else Q()
-    jobs = Job.objects.using(filters.alias).annotate(**LATEST_ERROR)
-    return jobs.filter(found.condition & has_error, pk__in=first)
+    return jobs.filter(has_error, pk__in=first)
+
+
+def searched_by(filters: Filters) -> int:
+    """Return how many jobs of a range `meeting()` searches."""
+    return CLASSES_SEARCHED if filters.message else SEARCHED
 
 
 def label_of(found: Range, searched: int | None = None) -> str:
@@ -173,6 +183,6 @@ def label_of(found: Range, searched: int | None = None) -> str:
     return found.label.replace("{count}", f"{SEARCHED if searched is None else searched:,}")
 
 
-def is_cut(found: Range) -> bool:
+def is_cut(found: Range, searched: int = SEARCHED) -> bool:
     """Return whether a range has more jobs than are searched."""
-    return bool(found.query.values_list("pk", flat=True)[SEARCHED : SEARCHED + 1])
+    return bool(found.query.values_list("pk", flat=True)[searched : searched + 1])

@@ -22,7 +22,7 @@ MOST_IDS: Final = 10_000
 """Ids in one filter."""
 PRIORITIES: Final = range(-100, 101)
 HIGHEST_ID: Final = 2**63 - 1
-NAMES: Final = ("queue_name", "task_name", "exception_class", "to_queue", "limit_key")
+NAMES: Final = ("queue_name", "task_name", "exception_class", "to_queue", "limit_key", "message")
 WORDS: Final = ("ready", "due", "scheduled", "running", *sorted(FINISHED))
 
 
@@ -42,6 +42,8 @@ class Selection:
         to_queue: The queue to which the jobs are moved.
         to_priority: The priority that moved jobs get.
         limit_key: The limit key, or the name of a limit for the jobs of all its keys.
+        message: A part of the error message of the latest attempt; or, after "=", its whole first line with `#` for
+            each number (see `ground.error_messages`). Only for jobs in a finished state.
         edited: How many further jobs the preview of a retry counted, which are left because *Edit and retry* has made
             new jobs of them. The audit shows it; it chooses no jobs.
     """
@@ -57,18 +59,20 @@ class Selection:
     limit_key: str | None = None
     edited: int | None = None
     to_priority: int | None = None
+    message: str | None = None
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values that do not fit together."""
-        names = (self.word or None, self.queue_name, self.task_name, self.exception_class, self.limit_key)
+        errors = (self.exception_class, self.message)
+        names = (self.word or None, self.queue_name, self.task_name, self.limit_key, *errors)
         if self.job_ids and any(value is not None for value in (*names, self.since, self.until)):
             raise ValueError("Pass either ids of jobs, or a state and filters.")
         if not self.job_ids and self.word not in WORDS:
             raise ValueError(f"Invalid state {self.word!r}: use one of {', '.join(WORDS)}.")
         if len(self.job_ids) > MOST_IDS:
             raise ValueError(f"Too many ids: {len(self.job_ids):,}. Pass at most {MOST_IDS:,}, or a filter.")
-        if self.exception_class is not None and self.word not in FINISHED:
-            raise ValueError(f"Only finished jobs can be filtered by an exception class, not {self.word} ones.")
+        if any(value is not None for value in errors) and self.word not in FINISHED:
+            raise ValueError(f"Only finished jobs can be filtered by their error, not {self.word} ones.")
         self._check_values()
 
     @property

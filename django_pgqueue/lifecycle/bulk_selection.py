@@ -275,7 +275,7 @@ def _seen(selection: Selection, at: datetime) -> dict[str, Any]:
 
 
 def _of_finished(selection: Selection) -> dict[str, str | None]:
-    return {"exception_class": selection.exception_class, **_named(selection)}
+    return {"exception_class": selection.exception_class, "message": selection.message, **_named(selection)}
 
 
 def _named(selection: Selection) -> dict[str, str | None]:

@@ -10,6 +10,8 @@ returned: a preview counts many and shows few.
 
 from typing import Final
 
+from django_pgqueue.ground.error_messages import MEETS_MESSAGE
+
 from .clauses import EDITS, RUNNING_PAGE
 
 # Return the time of the database.
@@ -120,10 +122,18 @@ MEETS: Final = """(%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::
           OR limit_key >= %(first_key)s::varchar AND limit_key < %(end_key)s::varchar
       ))"""
 
-# Whether the latest attempt at a job has raised the exception class of a filter, "" for none. NULL filters nothing.
-HAS_ERROR: Final = """(%(exception_class)s::text IS NULL OR coalesce((
-          SELECT exception_class FROM pgqueue_execution WHERE job_id = job.id ORDER BY job_id DESC, id DESC LIMIT 1
-      ), '') = %(exception_class)s::text)"""
+# Whether the latest attempt at a job has raised the exception class of a filter, "" for none, with a message that meets
+# the filter. NULL filters nothing. The id of the job comes between the two parts.
+HAS_ERROR_OF: Final = """(%(exception_class)s::text IS NULL AND %(message)s::text IS NULL OR coalesce((
+          SELECT (%(exception_class)s::text IS NULL OR exception_class = %(exception_class)s::text)
+            AND """ + MEETS_MESSAGE + """
+          FROM pgqueue_execution
+          WHERE job_id = """  # fmt: skip
+OR_NONE: Final = """
+          ORDER BY job_id DESC, id DESC
+          LIMIT 1
+      ), %(exception_class)s::text = '' AND %(message)s::text IS NULL))"""
+HAS_ERROR: Final = HAS_ERROR_OF + "job.id" + OR_NONE
 
 # Whether the act has not changed a job already. A subquery of one row returns a value: with NOT EXISTS, the planner
 # read all rows into a hash table.
@@ -215,8 +225,8 @@ LIMIT: Final = """
 # `finished_at` after the preview, so it is not among them.
 #
 # Caller: lifecycle.bulk_acts.preview(), lifecycle.bulk_acts.execute_batch()
-# Index:  pgqueue_job_finished; pgqueue_execution_job if the filter has an exception class; pgqueue_job_keyed and
-#         pgqueue_audit_job_once for a retry
+# Index:  pgqueue_job_finished; pgqueue_execution_job if the filter has an exception class or a message;
+#         pgqueue_job_keyed and pgqueue_audit_job_once for a retry
 # Cost:   for a retry, up to two index searches for each job with a unique key. A job needs 3 buffers if 500 jobs have
 #         its key, and 3 if 5,000 have it
 #
@@ -249,13 +259,7 @@ WITH oldest AS MATERIALIZED (
                   AND finished_at >= %(since_at)s::timestamptz AND finished_at <= %(until_at)s::timestamptz
                   AND id > job.id
                   AND """ + MEETS + """
-                  AND (%(exception_class)s::text IS NULL OR coalesce((
-                      SELECT exception_class
-                      FROM pgqueue_execution
-                      WHERE job_id = later.id
-                      ORDER BY job_id DESC, id DESC
-                      LIMIT 1
-                  ), '') = %(exception_class)s::text)
+                  AND """ + HAS_ERROR_OF + "later.id" + OR_NONE + """
                 ORDER BY finished_at DESC, id DESC
                 LIMIT 1
             ) IS NULL
@@ -279,7 +283,7 @@ WITH oldest AS MATERIALIZED (
 #
 # Caller: lifecycle.bulk_selection.chosen_of(), for dependents that a batch has restored. A later batch would have
 #         visited those that the filter chooses
-# Index:  primary key; pgqueue_execution_job if the filter has an exception class
+# Index:  primary key; pgqueue_execution_job if the filter has an exception class or a message
 BULK_CHOSEN: Final = """/* pgqueue:bulk_chosen */
 SELECT job.id
 FROM unnest(%(job_ids)s::bigint[]) AS given (id)

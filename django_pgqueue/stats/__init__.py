@@ -24,7 +24,15 @@ from .causes.current import causes
 from .explanation import why
 from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughput, Throughput
 from .fleet import RunningJob, running_jobs, workers
-from .incident_groups import Incident, Incidents, failure_classes, incidents, jobs_with_exception
+from .incident_groups import (
+    Incident,
+    Incidents,
+    MessageGroup,
+    failure_classes,
+    incident_messages,
+    incidents,
+    jobs_with_exception,
+)
 from .limits.answers import LimitFigures, LimitKeyFigures, LimitKeyPage, LimitValues, LimitWaitReason, OverrideStats
 from .limits.figures import limits
 from .limits.key_figures import limit_key, limit_keys
@@ -49,6 +57,7 @@ __all__ = [
     "LimitKeyPage",
     "LimitValues",
     "LimitWaitReason",
+    "MessageGroup",
     "Names",
     "OverrideStats",
     "Overview",
@@ -68,6 +77,7 @@ __all__ = [
     "failures",
     "first_id",
     "first_id_since",
+    "incident_messages",
     "incidents",
     "jobs_with_exception",
     "lanes",

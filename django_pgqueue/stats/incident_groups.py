@@ -1,4 +1,4 @@
-"""Group dead jobs by task and exception class, and find jobs by the exception class of their latest attempt."""
+"""Group dead jobs by task, exception class and message, and find jobs by the error of their latest attempt."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.ground.error_messages import MEETS_MESSAGE, MESSAGE_SHAPE
 from django_pgqueue.stats import rollup_queries
 
 from .alias import connection_of
@@ -53,20 +54,48 @@ OFFSET %(limit)s
 LIMIT 1
 """
 
-# Return those of some jobs whose latest execution ended with an exception class that fits a regular expression.
+# Count the dead jobs of one task and exception class by the shape of their messages, among those that DEAD_GROUPS
+# reads.
+#
+# Index: as DEAD_GROUPS
+# Cost:  as DEAD_GROUPS, and the first 200 characters of the message of each job of the group
+DEAD_MESSAGES: Final = """/* pgqueue:dead_messages */
+SELECT latest.shape, count(*), min(dead.finished_at), max(dead.finished_at), max(dead.id)
+FROM (
+    SELECT id, task_name, finished_at
+    FROM pgqueue_job
+    WHERE state = 'dead' AND finished_at IS NOT NULL
+      AND finished_at >= %(since)s AND finished_at < %(until)s
+    ORDER BY finished_at DESC
+    LIMIT %(limit)s
+) AS dead
+CROSS JOIN LATERAL (
+    SELECT exception_class, """ + MESSAGE_SHAPE + """ AS shape
+    FROM pgqueue_execution
+    WHERE job_id = dead.id
+    ORDER BY job_id DESC, id DESC
+    LIMIT 1
+) AS latest
+WHERE dead.task_name = %(task_name)s AND latest.exception_class = %(exception_class)s
+GROUP BY 1
+ORDER BY 2 DESC, 1
+"""  # fmt: skip # noqa: S608 -- all parts are literals of this package
+
+# Return those of some jobs whose latest execution ended with an exception class that fits a regular expression, and
+# with a message that meets a filter. NULL filters nothing.
 #
 # Index: pgqueue_execution_job, one probe per job
 JOBS_WITH_EXCEPTION: Final = """/* pgqueue:jobs_with_exception */
 SELECT wanted.id
 FROM unnest(%(job_ids)s::bigint[]) AS wanted (id)
 WHERE (
-    SELECT execution.exception_class
-    FROM pgqueue_execution AS execution
-    WHERE execution.job_id = wanted.id
-    ORDER BY execution.job_id DESC, execution.id DESC
+    SELECT (%(pattern)s::text IS NULL OR exception_class ~ %(pattern)s::text) AND """ + MEETS_MESSAGE + """
+    FROM pgqueue_execution
+    WHERE job_id = wanted.id
+    ORDER BY job_id DESC, id DESC
     LIMIT 1
-) ~ %(pattern)s
-"""
+)
+"""  # fmt: skip # noqa: S608 -- all parts are literals of this package
 
 # Count the failed attempts with one task and exception class in each minute or hour of a period.
 #
@@ -126,6 +155,23 @@ class Incident:
     last_at: datetime
     sample_ids: tuple[int, ...]
     failures: tuple[tuple[datetime, float], ...] = ()
+
+
+class MessageGroup(NamedTuple):
+    """The jobs of an incident with one error message.
+
+    Attributes:
+        shape: The first line of the message, at most 200 characters, with `#` for each number and id.
+        jobs: How many jobs.
+        first_at, last_at: When the first and the last of them died.
+        job_id: One of them, the one with the highest id.
+    """
+
+    shape: str
+    jobs: int
+    first_at: datetime
+    last_at: datetime
+    job_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,12 +247,38 @@ def _rates(
     return rates
 
 
-def jobs_with_exception(connection: Connection, job_ids: Sequence[int], pattern: str) -> set[int]:
-    """Return those of some jobs whose latest attempt ended with an exception class that fits a regular expression.
+def incident_messages(group: Incident, found: Incidents, database: str | None = None) -> tuple[MessageGroup, ...]:
+    """Return the dead jobs of one group of `incidents()` by their error messages, the largest part first.
+
+    Messages that differ only in numbers and ids are one: `order 4711 not found` and `order 4712 not found`. Reads the
+    jobs that `incidents()` has read. Runs one read-only statement.
+
+    Args:
+        group: One of `found.groups`.
+        found: What `incidents()` has returned.
+        database: Alias of the database of the jobs. By default the database routers choose it.
+    """
+    params = {"since": found.since or FIRST_INSTANT, "until": found.until, "limit": DEAD_LIMIT}
+    params |= {"task_name": group.task_name, "exception_class": group.exception_class}
+    return tuple(MessageGroup(*row) for row in execute(connection_of(database), DEAD_MESSAGES, params))
+
+
+def jobs_with_exception(
+    connection: Connection, job_ids: Sequence[int], pattern: str | None, message: str | None = None
+) -> set[int]:
+    """Return those of some jobs whose latest attempt ended with this error.
 
     Runs one read-only statement, with one index probe per job.
+
+    Args:
+        connection: A connection to the database of the jobs.
+        job_ids: The jobs.
+        pattern: A regular expression for the exception class. None: any class.
+        message: A part of the error message, in which capital letters do not matter. After "=", the whole first line of
+            the message, with "#" for each number. None: any message.
     """
-    rows = execute(connection, JOBS_WITH_EXCEPTION, {"job_ids": list(job_ids), "pattern": pattern})
+    params = {"job_ids": list(job_ids), "pattern": pattern, "message": message}
+    rows = execute(connection, JOBS_WITH_EXCEPTION, params)
     return {job_id for (job_id,) in rows}
 
 

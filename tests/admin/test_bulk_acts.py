@@ -163,7 +163,11 @@ def test_move_to_a_priority_alone_is_stored(client_of: Callable[..., Client], ma
     make_job("ready")
     operator = client_of("view_job", "move_job")
     fields = form(text_of(operator, url("move", state="ready")))
-    refused = [({}, "a queue, a priority or both"), ({"to_priority": "high"}, "“high”"), ({"to_priority": "101"}, "101")]
+    refused = [
+        ({}, "a queue, a priority or both"),
+        ({"to_priority": "high"}, "“high”"),
+        ({"to_priority": "101"}, "101"),
+    ]
     for wrong, says in refused:
         assert says in operator.post(REQUEST, {**fields, **wrong}, follow=True).content.decode()
     assert not AuditEntry.objects.exists()

@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_pgqueue import stats
+from django_pgqueue.admin.console import incidents as incidents_page
 from django_pgqueue.admin.console.incidents import compare, sparkline
 from django_pgqueue.models import Job, Rollup
 from django_pgqueue.stats import incident_groups
@@ -32,11 +33,13 @@ PAGE = "/admin/pgqueue/job/incidents/"
 def die(make_job: JobMaker) -> Callable[..., Job]:
     """Return a function that makes a dead job of a known task with an error."""
 
-    def make(error: str = "shop.Declined", *, hours: float = 0.1, call: Any = None, **columns: Any) -> Job:
+    def make(
+        error: str = "shop.Declined", *, hours: float = 0.1, call: Any = None, text: str = "", **columns: Any
+    ) -> Job:
         arguments = call or {"args": [1], "kwargs": {}}
         job = make_job("dead", task_name=columns.pop("task_name", tasks.add.name), arguments=arguments, **columns)
         Job.objects.filter(pk=job.pk).update(finished_at=timezone.now() - timedelta(hours=hours))
-        add_execution(job, exception_class=error, error=f"text of {error}")
+        add_execution(job, exception_class=error, error=text or f"text of {error}")
         job.refresh_from_db()
         return job
 
@@ -71,6 +74,53 @@ def test_link_of_a_group_lists_exactly_its_jobs(operator: Client, die: Callable[
         assert len(listed) == int(row["jobs"]) and set(row["group"].sample_ids) == set(listed)
         if row["jobs"] == "3":
             assert listed == [job.pk for job in wanted]
+
+
+def test_messages_of_a_group_link_to_exactly_their_jobs(operator: Client, die: Callable[..., Job]) -> None:
+    """29 of 30 jobs have one message apart from its numbers, and an operator takes these only."""
+    for number in range(29):
+        die(text=f"order {number} not found\nline {number}", hours=1 + number / 60)
+    die(text="order not found")
+    die("shop.Timeout", text="order 1 not found")
+    detail = operator.get(PAGE, {"since": "all"}).context["detail"]
+    found = [(row["text"], row["jobs"]) for row in detail["messages"]]
+    assert found == [("order # not found", "29"), ("order not found", "1")] and detail["hidden_messages"] == 0
+    for row in detail["messages"]:
+        jobs = Job.objects.filter(pk__in=operator.get(row["list_url"]).context["cl"].found.ids)
+        texts = set(jobs.values_list("executions__error", "executions__exception_class"))
+        assert jobs.count() == int(row["jobs"]) and {error for _, error in texts} == {"shop.Declined"}
+        assert all((" not found\n" in text) == (row["jobs"] == "29") for text, _ in texts)
+        page = operator.get(row["retry_url"])
+        assert page.context["preview"].chosen == int(row["jobs"])
+        assert {str(name): value for name, value in page.context["described"]}["Error message"] == f"={row['text']}"
+
+
+def test_messages_beyond_those_shown_are_counted(
+    operator: Client, die: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incidents_page, "MESSAGES_SHOWN", 1)
+    for text in ("a", "a", "b", "c"):
+        die(text=text)
+    page = operator.get(PAGE)
+    assert [row["text"] for row in page.context["detail"]["messages"]] == ["a"]
+    assert "2 rarer messages are not shown." in page.content.decode()
+
+
+def test_messages_need_the_permission_to_view_arguments(
+    client_of: Callable[..., Client], die: Callable[..., Job]
+) -> None:
+    """Neither a list nor a preview says whether a job has a message that the user may not see."""
+    die(text="card 4711 of ada")
+    support = client_of("view_job", "retry_job")
+    page = support.get(PAGE)
+    assert page.context["detail"]["messages"] == [] and "of ada" not in page.content.decode()
+    for text in ("4711", "=card # of ada", "nothing"):
+        listed = support.get(f"{DEAD}?message={text}")
+        assert listed.context["cl"].result_count == 0 and "Can view arguments" in listed.content.decode()
+        preview = f"/admin/pgqueue/job/bulk_preview/?action=retry&state=dead&message={text}"
+        assert support.get(preview).status_code == 403
+    [message] = stats.incident_messages(stats.incidents().groups[0], stats.incidents())
+    assert (message.shape, message.jobs) == ("card # of ada", 1)
 
 
 def test_free_span_bounds_the_deaths(operator: Client, die: Callable[..., Job]) -> None:

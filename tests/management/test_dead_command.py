@@ -29,6 +29,21 @@ def test_dead_list_groups_by_task_and_error(pgqueue):
     assert len(pgqueue("dead", "list", "--error", "Timeout", "--json").document["groups"]) == 1
 
 
+def test_dead_list_and_retry_by_message(pgqueue, monkeypatch):
+    wanted = [die(text=f"order {number} not found") for number in (1, 2)]
+    other = die(text="order not found")
+    for message, jobs in (("NOT FOUND", 3), ("=order # not found", 2), ("order 2", 1)):
+        document = pgqueue("dead", "list", "--message", message, "--json").document
+        assert (sum(group["jobs"] for group in document["groups"]), document["searched"]) == (jobs, "all")
+    pgqueue("dead", "retry", "--message", "=order # not found", "--yes")
+    assert dict(Job.objects.values_list("pk", "state")) == {**dict.fromkeys(wanted, "ready"), other: "dead"}
+    assert AuditEntry.objects.get().filter["message"] == "=order # not found"
+    die(text="order not found")
+    monkeypatch.setattr(search, "CLASSES_SEARCHED", 1)
+    document = pgqueue("dead", "list", "--message", "order", "--json").document
+    assert document["searched"] == "among the latest 1 dead jobs" and len(document["groups"]) == 1
+
+
 def test_dead_list_beyond_its_bound_says_so(pgqueue, monkeypatch):
     monkeypatch.setattr(search, "SEARCHED", 2)
     for _ in range(3):

@@ -205,6 +205,10 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "FAILURES_OVER_TIME": (PERIOD, {"pgqueue_rollup_starts"}),
     "FAILURE_CLASSES": ({"seconds": 0.0, "limit": 100}, {"pgqueue_rollup_starts"}),
     "DEAD_GROUPS": ({**SINCE_2000, "limit": LIMIT, "sample": 20}, {"pgqueue_job_finished", "pgqueue_execution_job"}),
+    "DEAD_MESSAGES": (
+        {**SINCE_2000, "limit": LIMIT, "task_name": "task1", "exception_class": "x"},
+        {"pgqueue_job_finished", "pgqueue_execution_job"},
+    ),
     "DEAD_BEYOND": ({**SINCE_2000, "limit": LIMIT}, {"pgqueue_job_finished"}),
     "RUNS_OF_SCHEDULES": (
         {"schedule_ids": "{1,2,3}", "limit": 11, "with_attempts": True},
@@ -223,7 +227,14 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"pgqueue_job_ready", "pgqueue_job_limited"},
     ),
     "RUNNING_BY_TARGET": ({"limit": LIMIT}, {"pgqueue_job_running"}),
-    "JOBS_WITH_EXCEPTION": ({"job_ids": list(range(LIMIT)), "pattern": "^x$"}, {"pgqueue_execution_job"}),
+    "JOBS_WITH_EXCEPTION": (
+        {"job_ids": list(range(LIMIT)), "pattern": "^x$", "message": None},
+        {"pgqueue_execution_job"},
+    ),
+    "JOBS_WITH_EXCEPTION with a message": (
+        {"job_ids": list(range(LIMIT)), "pattern": None, "message": "=order # failed"},
+        {"pgqueue_execution_job"},
+    ),
 }
 
 

@@ -25,12 +25,14 @@ from tests.test_sql import explain, nodes, rows_read
 DEAD = Selection("dead")
 
 
-def die(engine: EngineConnection, count: int = 1, *, error: str = "shop.Declined", **options: Any) -> list[int]:
+def die(
+    engine: EngineConnection, count: int = 1, *, error: str = "shop.Declined", text: str = "as asked", **options: Any
+) -> list[int]:
     """Return the ids of new jobs that have died of an error, one after the other."""
     job_ids = helpers.make_jobs(engine, count, **options)
     for claimed in helpers.claim_all(engine, Lane(options.get("queue_name", "default"), 0)):
         [failed] = helpers.failed(claimed.key, None)
-        completions.fail(engine, [failed._replace(exception_class=error)])
+        completions.fail(engine, [failed._replace(exception_class=error, error=text)])
     return job_ids
 
 
@@ -91,6 +93,57 @@ def test_retry_by_filter_changes_only_the_chosen_group(engine):
     assert (row["job_count"], row["left_count"], row["outcome"], row["next_batch_at"]) == (3, 0, "done", None)
     assert (row["done_by"], row["reason"], row["ended_at"] is not None) == ("ada", "fixed", True)
     assert audited(engine, audit_id) == chosen
+
+
+MESSAGES = (
+    "order 4711 not found",
+    "Order 4712 NOT found",
+    "order 4713 not found\nsee the log of 30 November",
+    "order 9 not found by shop 7",
+    "key 3fa85f64-5717-4562-b3fc-2c963f66afa6 is not 0x1F",
+    "50% of C:\\d_a",
+    "",
+)
+"""Messages of dead jobs."""
+
+
+@pytest.mark.parametrize(
+    ("message", "chosen"),
+    [
+        ("order 4711", {0}),
+        ("NOT found", {0, 1, 2, 3}),
+        ("november", {2}),
+        ("=order # not found", {0, 2}),
+        ("=order # not found by shop #", {3}),
+        ("=key # is not #", {4}),
+        ("order # not found", set()),
+        ("%", {5}),
+        ("\\d_", {5}),
+        ("=", {6}),
+    ],
+)
+def test_retry_by_message_changes_only_jobs_with_it(engine, message, chosen):
+    jobs = [die(engine, text=text)[0] for text in MESSAGES]
+    [lost] = helpers.make_jobs(engine, 1)
+    engine.execute(f"UPDATE pgqueue_job SET state = 'dead', finished_at = statement_timestamp() WHERE id = {lost}")
+    group = Selection("dead", exception_class="shop.Declined", message=message)
+    assert Selection.from_json(group.as_json()) == group
+    for selection in (group, Selection("dead", message=message)):
+        assert preview(engine, "retry", selection).chosen == len(chosen)
+    audit_id = request(engine, "retry", group)
+    finish(engine)
+    assert audited(engine, audit_id) == [jobs[place] for place in sorted(chosen)]
+    assert entry(engine, audit_id)["left_count"] == 0
+
+
+def test_retry_by_message_takes_the_latest_job_of_a_key(engine):
+    """The latest job of the key has another message, so the retry does not leave the earlier one for it."""
+    [earlier], _ = die(engine, text="order 1 not found"), die(engine, text="no such shop")
+    engine.execute("UPDATE pgqueue_job SET unique_key = 'a'")
+    for message, chosen in (("=order # not found", 1), ("shop", 1), ("o", 1)):
+        assert preview(engine, "retry", Selection("dead", message=message)).chosen == chosen
+    [job] = preview(engine, "retry", Selection("dead", message="=order # not found")).sample
+    assert job.job_id == earlier
 
 
 @pytest.mark.promise("bulk-act-as-previewed")
@@ -418,6 +471,8 @@ def test_entry_changed_by_hand_fails_and_stops_no_other(engine, change):
         ("retry", {"word": "dead", "job_ids": (1,)}, {}, "either ids"),
         ("retry", {"job_ids": range(10_001)}, {}, "Too many ids: 10,001"),
         ("cancel", {"word": "ready", "exception_class": ""}, {}, "Only finished jobs"),
+        ("cancel", {"word": "ready", "message": "a"}, {}, "Only finished jobs"),
+        ("retry", {"word": "dead", "message": "a\0"}, {}, "NUL"),
         ("retry", {"word": "dead", "task_name": "a\0"}, {}, "NUL"),
     ],
 )

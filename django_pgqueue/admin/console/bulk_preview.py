@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import queues, stats
 from django_pgqueue.acts import JOB_ACTS
-from django_pgqueue.admin import bulk_acts, databases, private
+from django_pgqueue.admin import bulk_acts, databases
 from django_pgqueue.admin.act_view import act_view, check
 from django_pgqueue.admin.forms.new_jobs import FORM_FIELD, read_token
 from django_pgqueue.admin.navigation import redirect_to, rendered
@@ -54,9 +54,9 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
     """Return what the template shows.
 
     Raise `ValueError` if the action can change no job of the filter, and `PermissionDenied` if the filter has a limit
-    key that the user may not see.
+    key or an error message that the user may not see.
     """
-    private.check_key(request, selection.limit_key or "")
+    bulk_acts.check_filter(request, selection)
     alias = databases.chosen(request)
     preview = lifecycle_bulk_acts.preview(connections[alias], action, selection)
     return {
@@ -67,7 +67,7 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
         "preview": preview,
         "count": bulk_acts.count_text(preview.chosen, has_more=preview.has_more),
         "edited_text": bulk_acts.count_text(preview.edited, has_more=preview.has_more),
-        "may_count_less": preview.has_more and selection.exception_class is not None,
+        "may_count_less": preview.has_more and (selection.exception_class, selection.message) != (None, None),
         "fields": [
             *bulk_acts.parameters(selection).items(),
             ("previewed_at", preview.at.isoformat()),
@@ -102,7 +102,7 @@ def _request(request: HttpRequest) -> HttpResponse:
     alias = databases.chosen(request)
     try:
         selection = bulk_acts.selection_of(given)
-        private.check_key(request, selection.limit_key or "")
+        bulk_acts.check_filter(request, selection)
         _check_target(selection.to_queue, alias)
         audit_id = _request_once(request, alias, action, selection)
     except ValueError as error:

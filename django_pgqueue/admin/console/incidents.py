@@ -1,7 +1,7 @@
 """The page *Incidents*: the dead jobs of a time span by task and exception class, and one of these groups in detail.
 
-The detail shows the latest traceback and which arguments differ between the latest jobs. Both need the permission to
-view arguments.
+The detail shows the group by error message, the latest traceback, and which arguments differ between the latest jobs.
+All three need the permission to view arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import stats
-from django_pgqueue.admin import databases, private
+from django_pgqueue.acts import RETRY
+from django_pgqueue.admin import bulk_acts, databases, private
 from django_pgqueue.admin.call_values import parameters_of
 from django_pgqueue.admin.formatting import breakable, full_date, moment, shortened, visible
 from django_pgqueue.admin.job.list_pages import as_parameter
@@ -29,9 +30,10 @@ from django_pgqueue.admin.job.tracebacks import pieces
 from django_pgqueue.admin.list_filters import SPAN_LABELS, as_input, instant_of, time_of
 from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.display import shown_arguments
+from django_pgqueue.ground.error_messages import WHOLE_MESSAGE
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.models import Execution, Job
-from django_pgqueue.stats import Count, Incident, Incidents
+from django_pgqueue.stats import Count, Incident, Incidents, MessageGroup
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.redaction import BY_POSITION
 
@@ -41,6 +43,7 @@ WIDTH: Final = 120
 HEIGHT: Final = 24
 BARS: Final = 40
 GROUPS_SHOWN: Final = 50
+MESSAGES_SHOWN: Final = 20
 DEFAULT_SPAN: Final = "day"
 EVERY: Final = "all"
 ARGUMENTS_LIMIT: Final = 10_000
@@ -99,7 +102,7 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "hidden_groups": len(found.groups) - len(groups),
         "jobs": str(Count(found.jobs, is_complete)),
         "scope": full_date(found.complete_since) if found.complete_since else "",
-        "detail": None if opened is None else _detail(request, alias, opened, chosen, is_complete=is_complete),
+        "detail": None if opened is None else _detail(request, alias, opened, found, chosen),
         "may_view": private.may_view(request),
         "hidden_note": private.LIST_NOTE,
     }
@@ -115,9 +118,7 @@ def _spans(request: HttpRequest, chosen: str) -> list[dict[str, Any]]:
 
 def _row(request: HttpRequest, group: Incident, chosen: str, *, is_complete: bool) -> dict[str, Any]:
     """Return a group as the template shows it. Its links name exactly these jobs."""
-    error = group.exception_class or NO_CLASS
-    bounds = {"since": group.first_at.isoformat(), "until": as_parameter(group.last_at)}
-    names = {"task": group.task_name, "error": error}
+    names = {"task": group.task_name, "error": group.exception_class or NO_CLASS}
     return {
         "group": group,
         "task": breakable(group.task_name),
@@ -127,17 +128,21 @@ def _row(request: HttpRequest, group: Incident, chosen: str, *, is_complete: boo
         "last": moment(group.last_at),
         "sparkline": sparkline(group.failures),
         "url": databases.link(request, request.path, since=chosen, until=request.GET.get("until") or None, **names),
-        "list_url": page_url(request, "deadjob_changelist", **names, **bounds),
-        "retry_url": _retry_url(request, group, bounds),
+        **_links(request, group, group),
     }
 
 
-def _retry_url(request: HttpRequest, group: Incident, bounds: dict[str, str]) -> str:
-    """Return the URL of the preview of a bulk retry, or "" if the user may not retry."""
-    if not request.user.has_perm("pgqueue.retry_job"):
-        return ""
-    filters = {"action": "retry", "state": "dead", "task": group.task_name, "error": group.exception_class, **bounds}
-    return page_url(request, "bulk_preview", **filters)
+def _links(request: HttpRequest, group: Incident, part: Incident | MessageGroup) -> dict[str, str]:
+    """Return the URLs of the list of a part of a group, and of the preview of its retry, or "" without permission."""
+    bounds = {"since": part.first_at.isoformat(), "until": as_parameter(part.last_at), "task": group.task_name}
+    message = {"message": WHOLE_MESSAGE + part.shape} if isinstance(part, MessageGroup) else {}
+    listed = {"error": group.exception_class or NO_CLASS, **bounds, **message}
+    retried = {"action": "retry", "state": "dead", "error": group.exception_class, **bounds, **message}
+    may_retry = bulk_acts.is_allowed(request, RETRY.name)
+    return {
+        "list_url": page_url(request, "deadjob_changelist", **listed),
+        "retry_url": page_url(request, "bulk_preview", **retried) if may_retry else "",
+    }
 
 
 def _opened(request: HttpRequest, found: Incidents) -> Incident | None:
@@ -149,21 +154,36 @@ def _opened(request: HttpRequest, found: Incidents) -> Incident | None:
     return next((group for group in found.groups if (group.task_name, group.exception_class) == wanted), None)
 
 
-def _detail(request: HttpRequest, alias: str, group: Incident, chosen: str, *, is_complete: bool) -> dict[str, Any]:
-    """Return one group: the error of its latest job, and the arguments of its latest jobs."""
+def _detail(request: HttpRequest, alias: str, group: Incident, found: Incidents, chosen: str) -> dict[str, Any]:
+    """Return one group: its messages, the error of its latest job, and the arguments of its latest jobs."""
     latest = group.sample_ids[0]
     may_view = private.may_view(request)
     cut = {"short_error": Left("error", ERROR_LIMIT), "end": Right("traceback", TRACEBACK_LIMIT)}
     executions = Execution.objects.using(alias).filter(job_id=latest).order_by("-job_id", "-id")
     execution = executions.annotate(**cut).values(*cut).first() if may_view else None
     error, traceback = (execution["short_error"], execution["end"]) if execution else ("", "")
+    parts = stats.incident_messages(group, found, alias) if may_view and group.exception_class else ()
+    is_complete = found.complete_since is None
     return {
         "group": _row(request, group, chosen, is_complete=is_complete),
+        "messages": [_message(request, group, part, is_complete=is_complete) for part in parts[:MESSAGES_SHOWN]],
+        "hidden_messages": len(parts[MESSAGES_SHOWN:]),
         "job": f"#{latest}",
         "job_url": page_url(request, "job_change", latest),
         "error": visible(error),
         "pieces": pieces(visible(traceback)) if traceback else [],
         "compared": _arguments(alias, group) if may_view else None,
+    }
+
+
+def _message(request: HttpRequest, group: Incident, part: MessageGroup, *, is_complete: bool) -> dict[str, Any]:
+    """Return the jobs of a group with one message, as the template shows them."""
+    return {
+        "jobs": str(Count(part.jobs, is_complete)),
+        "text": visible(part.shape) or _("(empty)"),
+        "first": moment(part.first_at),
+        "last": moment(part.last_at),
+        **_links(request, group, part),
     }
 
 

@@ -50,8 +50,8 @@ class JobChangeList(DatabaseChangeList):
     found: Found
     searched: Searched
     rows: QuerySet[Any]
-    hides_key = False
-    """Whether the list is to show the jobs of a limit key that the user may not search for."""
+    hidden_note: Any = ""
+    """Why the list does not show the jobs of a limit key or an error message that the user may not search for."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         """Find the jobs of the list. For "Select all", return all that were found, otherwise any selected job."""
@@ -71,7 +71,7 @@ class JobChangeList(DatabaseChangeList):
         self.is_by_limit = search is not None and search.limit is not None and not self.word
         nothing = Found([], has_more=False, scope="")
         if search is None:
-            self.hides_key = not private.may_view_key(request, request.GET.get("limit", ""))
+            self.hidden_note = _hidden_note(request)
             return nothing
         if ids is not None:
             return self._among(search, ids)
@@ -137,8 +137,8 @@ class JobChangeList(DatabaseChangeList):
     @property
     def search_note(self) -> str:
         """A note about what the text in the search box has found, and about keys that were not searched."""
-        if self.hides_key:
-            return KEY_NOT_SEARCHED % {"permission": private.PERMISSION_NAME}
+        if self.hidden_note:
+            return str(self.hidden_note % {"permission": private.PERMISSION_NAME})
         return "; ".join(filter(None, [self.searched.lookup_note(self.found.ids), self.searched.note]))
 
     @property
@@ -176,11 +176,21 @@ EMPTY_SEARCHED: Final = gettext_lazy(
 KEY_NOT_SEARCHED: Final = gettext_lazy(
     "the limit key was not searched, because you do not have the permission “%(permission)s”"
 )
+MESSAGES_NOT_SEARCHED: Final = gettext_lazy(
+    "error messages were not searched, because you do not have the permission “%(permission)s”"
+)
 EMPTY: Final = gettext_lazy("No jobs. Finished jobs are removed after their retention, and may be in the archive.")
 EMPTY_FILTERED: Final = gettext_lazy(
     "No job meets these filters. All jobs in this database were searched. Jobs that were removed after their retention "
     "or archived are not here."
 )
+
+
+def _hidden_note(request: HttpRequest) -> Any:
+    """Return the note about what the user may not search for, or "" if the filters have nothing of this kind."""
+    if not private.may_view_key(request, request.GET.get("limit", "")):
+        return KEY_NOT_SEARCHED
+    return MESSAGES_NOT_SEARCHED if request.GET.get("message") and not private.may_view(request) else ""
 
 
 def as_parameter(at: datetime) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.db.models import Count, Max, Min, OuterRef, Subquery
 
 from django_pgqueue.display import in_line
-from django_pgqueue.job_search import is_cut, label_of, meeting, ranges
+from django_pgqueue.job_search import is_cut, label_of, meeting, ranges, searched_by
 from django_pgqueue.models import Execution
 from django_pgqueue.states import ActOutcome, Outcome, State
 
@@ -45,7 +45,8 @@ def _list(options: Options, out: Output) -> None:
     dead = meeting(filters, found).order_by().values("task_name", "latest_error")
     totals = {"jobs": Count("pk"), "first": Min("finished_at"), "last": Max("finished_at"), "example": Max("pk")}
     groups = list(dead.annotate(**totals).order_by("-jobs", "task_name", "latest_error"))
-    scope = f"among {label_of(found)}" if is_cut(found) else ""
+    searched = searched_by(filters)
+    scope = f"among {label_of(found, searched)}" if is_cut(found, searched) else ""
     total = counted(sum(group["jobs"] for group in groups), "dead job")
     summary = f"{total}{', ' if scope else ''}{scope}."
     out.listing("groups", COLUMNS, groups, summary, _as_json, searched=scope or "all")

@@ -19,7 +19,7 @@ from django_pgqueue.tasks import registry
 from .subcommand import Options, UsageError, database_alias
 from .times import time_of
 
-FILTERS: Final = ("state", "queue", "task", "limit_key", "search", "since", "until", "error")
+FILTERS: Final = ("state", "queue", "task", "limit_key", "search", "since", "until", "error", "message")
 """The options that `add_filters()` adds."""
 
 
@@ -37,6 +37,8 @@ def add_filters(parser: ArgumentParser, words: Sequence[str] = WORDS) -> None:
     parser.add_argument("--since", metavar="TIME", help=f"Jobs of this time or later: {times}")
     parser.add_argument("--until", metavar="TIME", help="Jobs of an earlier time: as --since.")
     parser.add_argument("--error", metavar="CLASS", help="Jobs whose latest attempt raised this exception class.")
+    text = "Jobs with this text in the error message of the latest attempt. After =, the whole message, # for numbers."
+    parser.add_argument("--message", metavar="TEXT", help=text)
 
 
 def filters_of(options: Options, *, ids: Sequence[int] = (), words: Sequence[str] = ()) -> Filters:
@@ -55,6 +57,7 @@ def filters_of(options: Options, *, ids: Sequence[int] = (), words: Sequence[str
         _moment("--since", options["since"]),
         _moment("--until", options["until"]),
         options["error"],
+        options["message"],
         search_key(options["search"], [*filter(None, [state]), *words]),
         tuple(dict.fromkeys(ids)),
         _limit_key(options["limit_key"]),
@@ -77,6 +80,7 @@ def described(filters: Filters) -> dict[str, Any]:
         "queue": filters.queue_name,
         "tasks": list(filters.task_names),
         "error": filters.error,
+        "message": filters.message,
         "search": filters.search and filters.search[0],
         "limit_key": filters.limit,
         **{name: (moment.at or now - moment.ago).isoformat() for name, moment in moments.items() if moment},

@@ -40,7 +40,41 @@ BULK_ACTS = [
         ),
     ),
     *of_tests(
+        ("tests/admin/test_incidents.py",),
+        Mutant(
+            "anybody sees which jobs have a message",
+            " and (not message or private.may_view(request))",
+            "",
+            inside="may_choose",
+        ),
+        Mutant(
+            "the list of a message has the whole group",
+            "if isinstance(part, MessageGroup) else {}",
+            "if False else {}",
+            inside="incidents._links",
+        ),
+    ),
+    *of_tests(
         ("tests/worker/test_bulk_acts.py",),
+        Mutant(
+            "a whole message is a part of one",
+            ") = substr(%(message)s::text, 2)",
+            ") LIKE substr(%(message)s::text, 2) || '%%'",
+            "BULK_PAGE_FINISHED",
+            times=2,
+        ),
+        Mutant(
+            "a retry gives way to a job with another message",
+            """HAS_ERROR_OF + "later.id" + OR_NONE""",
+            '"true"',
+            file="sql/bulk_acts.py",
+        ),
+        Mutant(
+            "a move in bulk keeps the priority",
+            "priority=act.selection.to_priority",
+            "priority=None",
+            inside="_transition",
+        ),
         Mutant(
             "an act takes what died since",
             "\n      AND finished_at <= %(until_at)s::timestamptz",

@@ -216,7 +216,7 @@ KEYS = of_tests(
     ),
     Mutant(
         "a bulk act counts the jobs of a hidden limit key",
-        '    private.check_key(request, selection.limit_key or "")\n',
+        "    bulk_acts.check_filter(request, selection)\n",
         "",
         inside="preview_context",
     ),

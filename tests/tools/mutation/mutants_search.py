@@ -137,7 +137,7 @@ SEARCHED = [
         ),
         Mutant(
             "a list by a hidden limit key hides that it was not searched",
-            "if self.hides_key:",
+            "if self.hidden_note:",
             "if False:",
             inside="JobChangeList.search_note",
         ),

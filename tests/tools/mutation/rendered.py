@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
+GROUND = "django_pgqueue.ground."
+
 
 def rendered(name: str, path: str, texts: Mapping[str, str]) -> str:
     """Return the value of a constant, or "" if it is not joined from literals and earlier constants with `+`.
@@ -22,13 +24,14 @@ def rendered(name: str, path: str, texts: Mapping[str, str]) -> str:
 
 
 def _texts_of(path: str, texts: Mapping[str, str]) -> dict[str, str]:
-    """Return the constants of a module that are texts, with those that it imports from its directory."""
+    """Return the constants of a module that are texts, with those that it imports from beside it and from `ground`."""
     found: dict[str, str] = {}
     for node in ast.parse(texts.get(path, "")).body:
         match node:
-            case ast.ImportFrom(module=str(module), level=1):
-                beside = _texts_of(f"{path.rpartition('/')[0]}/{module}.py", texts)
-                found |= {each.name: beside[each.name] for each in node.names if each.name in beside}
+            case ast.ImportFrom(module=str(module), level=level) if level or module.startswith(GROUND):
+                other = f"{path.rpartition('/')[0]}/{module}.py" if level else f"{module.replace('.', '/')}.py"
+                imported = _texts_of(other, texts)
+                found |= {each.name: imported[each.name] for each in node.names if each.name in imported}
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                 if (text := _joined(value, found)) is not None:
                     found[name] = text
