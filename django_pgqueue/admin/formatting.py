@@ -42,6 +42,7 @@ LABELS: Final = {
     "lost": gettext_lazy("lost"),
     "succeeded": gettext_lazy("succeeded"),
     "dead": gettext_lazy("dead"),
+    "acknowledged": gettext_lazy("acknowledged"),
     "cancelled": gettext_lazy("cancelled"),
 }
 """The words for states, translated. Each has a CSS class with a colour and a sign of its own."""

@@ -502,8 +502,12 @@ FILL = (
 )
 ASKED = 50
 PLANS = {
-    "BULK_PAGE_FINISHED": (
+    "BULK_PAGE_DEAD": (
         ("retry", Selection("dead", exception_class="x")),
+        {"pgqueue_job_dead", "pgqueue_job_keyed", "pgqueue_audit_job_once", "pgqueue_audit_pkey"},
+    ),
+    "BULK_PAGE_FINISHED": (
+        ("retry", Selection("cancelled", exception_class="x")),
         {"pgqueue_job_finished", "pgqueue_job_keyed", "pgqueue_audit_job_once", "pgqueue_audit_pkey"},
     ),
     "BULK_PAGE_READY": (("cancel", Selection("ready")), {"pgqueue_job_ready", "pgqueue_audit_job_once"}),
@@ -583,7 +587,7 @@ def test_plan_of_preview_with_planner_defaults_reads_no_table_of_attempts(engine
     for name, selection in (
         ("BULK_PAGE_READY", Selection("ready")),
         ("BULK_PAGE_LISTED", Selection(job_ids=tuple(range(1, 1000)))),
-        ("BULK_PAGE_FINISHED", DEAD),
+        ("BULK_PAGE_DEAD", DEAD),
     ):
         given.clear()
         preview(engine, "retry" if selection is DEAD else "cancel", selection)
