@@ -20,7 +20,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import stats
+from django_pgqueue import acts, stats
 from django_pgqueue.admin import databases, private
 from django_pgqueue.admin.call_values import parameters_of
 from django_pgqueue.admin.formatting import breakable, full_date, moment, shortened, visible
@@ -128,15 +128,16 @@ def _row(request: HttpRequest, group: Incident, chosen: str, *, is_complete: boo
         "sparkline": sparkline(group.failures),
         "url": databases.link(request, request.path, since=chosen, until=request.GET.get("until") or None, **names),
         "list_url": page_url(request, "deadjob_changelist", **names, **bounds),
-        "retry_url": _retry_url(request, group, bounds),
+        "retry_url": _act_url(request, acts.RETRY, group, bounds),
+        "acknowledge_url": _act_url(request, acts.ACKNOWLEDGE, group, bounds),
     }
 
 
-def _retry_url(request: HttpRequest, group: Incident, bounds: dict[str, str]) -> str:
-    """Return the URL of the preview of a bulk retry, or "" if the user may not retry."""
-    if not request.user.has_perm("pgqueue.retry_job"):
+def _act_url(request: HttpRequest, act: acts.JobAct, group: Incident, bounds: dict[str, str]) -> str:
+    """Return the URL of the preview of a bulk act, or "" if the user may not request it."""
+    if not act.is_allowed(request.user):
         return ""
-    filters = {"action": "retry", "state": "dead", "task": group.task_name, "error": group.exception_class, **bounds}
+    filters = {"action": act.name, "state": "dead", "task": group.task_name, "error": group.exception_class, **bounds}
     return page_url(request, "bulk_preview", **filters)
 
 
