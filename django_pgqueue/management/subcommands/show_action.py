@@ -88,8 +88,13 @@ def show(options: Options, out: Output) -> None:
     steps = shown_steps.read_steps(alias, job_id, row.task_name)
     if out.is_json:
         shown = [shown_steps.as_json(step) for step in steps]
-        more = {"retries": list(map(_retry_as_json, retries)), "steps": shown, "log": _log_as_json(log)}
-        out.json({**_document(row, found, texts, attempts), **more, "acknowledgement": acknowledgement})
+        more = {
+            "retries": list(map(_retry_as_json, retries)),
+            "acknowledgement": acknowledgement and acknowledgement._asdict(),
+            "steps": shown,
+            "log": _log_as_json(log),
+        }
+        out.json({**_document(row, found, texts, attempts), **more})
     else:
         _write(row, found, texts, attempts, out)
         if acknowledgement is not None:
