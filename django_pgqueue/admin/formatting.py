@@ -171,7 +171,8 @@ def situation(
     if job.state == State.WAITING:
         return _("for other jobs of its workflow")
     if job.finished_at is not None:
-        return ago(job.finished_at, now)
+        ended = ago(job.finished_at, now)
+        return ended if job.acknowledged_at is None else _("died %(ago)s") % {"ago": ended}
     return ""
 
 

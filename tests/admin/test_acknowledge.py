@@ -40,11 +40,13 @@ def test_page_asks_for_a_reason_then_acknowledges(client: Client, make_job: JobM
     assert ">Acknowledge</button>" in page_of(client, job)
     page = post(client, job)
     assert "Acknowledge app.add" in page and 'name="reason"' in page
+    assert f'<input type="hidden" name="shown" value="{job.pk}:' in page
     assert "still counts it as failed" in page and "jobs that depend on it stay as they are" in page
     assert "This field is required" in post(client, job, confirmed="1", reason="  ")
     assert not Job.objects.acknowledged().exists()
     page = post(client, job, confirmed="1", reason=" the card <expired> ")
     assert "1 job is acknowledged." in page
+    assert "</span> died 1 min" in page
     assert "Acknowledged by staff at 2" in page and ": the card &lt;expired&gt;<" in page
     assert "acknowledged by staff: the card" in page.split("Timeline")[1]
     assert ">Retry</button>" in page and ">Acknowledge</button>" not in page

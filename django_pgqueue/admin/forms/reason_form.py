@@ -23,6 +23,8 @@ from . import confirmation
 from .form_page import form_page
 
 REASON_LENGTH: Final = 1000
+EMPTY: Final = SafeString()
+"""No further inputs. Any other empty text would make the inputs unsafe, so the page would show them as text."""
 ACKNOWLEDGE_NOTES: Final = [
     gettext_lazy("An acknowledged job stays dead, and leaves the dead letters, the incidents and the counts of them."),
     gettext_lazy("If it blocks its limit key, the later jobs of the key may start. You can still retry it."),
@@ -37,7 +39,7 @@ class ReasonForm(forms.Form):
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
         max_length=REASON_LENGTH,
-        help_text=gettext_lazy("The page of each job shows it with your name, and so does its history."),
+        help_text=gettext_lazy("The page of each job shows it with your name."),
     )
 
 
@@ -48,7 +50,7 @@ def ask_reason(
     *,
     title: str,
     back: str,
-    more: SafeString | str = "",
+    more: SafeString = EMPTY,
 ) -> HttpResponse | None:
     """Return the page that asks for the reason, or None if the form has given one. `more` are further hidden inputs."""
     form = ReasonForm(request.POST if confirmation.is_given(request) else None)
