@@ -31,14 +31,16 @@ FINISHED: Final = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})
 READY_WORDS: Final = ("ready", "due", "scheduled", "retrying", "paused")
 WAITING_WORDS: Final = ("waiting",)
 RUNNING_WORDS: Final = ("running", "lost", "cancelling")
-FINISHED_WORDS: Final = ("succeeded", "dead", "cancelled")
+FINISHED_WORDS: Final = ("succeeded", "dead", "acknowledged", "cancelled")
 WORDS: Final = (*READY_WORDS, *WAITING_WORDS, *RUNNING_WORDS, *FINISHED_WORDS)
-"""The words that filters accept. `ready` and `running` stand for all jobs in this state."""
+"""The words that filters accept. `ready` and `running` stand for all jobs in this state, and `dead` for those that
+nobody has acknowledged."""
 STATE_OF: Final[dict[str, State]] = {
     **dict.fromkeys(READY_WORDS, State.READY),
     **dict.fromkeys(WAITING_WORDS, State.WAITING),
     **dict.fromkeys(RUNNING_WORDS, State.RUNNING),
-    **{word: State(word) for word in FINISHED_WORDS},
+    **{word: State(word) for word in FINISHED_WORDS if word != "acknowledged"},
+    "acknowledged": State.DEAD,
 }
 """The state in the row for each word."""
 
@@ -112,8 +114,8 @@ class ActOutcome(StrEnum):
 class Seen(NamedTuple):
     """The state of a job when an operator read it. A transition changes the job only if these values still match.
 
-    `retry`, `cancel` and `delete` compare `state` and `finished_at`. `run_now` and `move` compare `state` and
-    `run_after`.
+    `retry`, `acknowledge`, `cancel` and `delete` compare `state` and `finished_at`. `run_now` and `move` compare
+    `state` and `run_after`.
     """
 
     state: str
@@ -167,6 +169,7 @@ class TransitionName(StrEnum):
     POSTPONE = "postpone"
     CANCEL = "cancel"
     RETRY = "retry"
+    ACKNOWLEDGE = "acknowledge"
     RUN_NOW = "run_now"
     WAKE = "wake"
     MOVE = "move"
@@ -190,13 +193,14 @@ NEED_TEXTS: Final[dict[Need, str]] = {
     Need.UNFINISHED: "it has not ended",
     Need.WORKFLOW: "another job of its workflow can need it",
     Need.COMPENSATION: "its compensations are not all enqueued yet",
-    Need.ORDER: "it blocks the later jobs of its limit key until you retry or delete it",
+    Need.ORDER: "it blocks the later jobs of its limit key until you retry, acknowledge or delete it",
     Need.SAGA: "earlier steps are compensated only after it: retry or delete it",
 }
 """The reasons as operators read them. A removal at the end of a retention obeys all of them."""
 
 KEPT_BY_DELETE: Final = frozenset({Need.WORKFLOW, Need.COMPENSATION})
-"""Why `delete()` leaves a finished job. An operator who deletes it takes the decision that ORDER and SAGA wait for."""
+"""Why `delete()` leaves a finished job. An operator who deletes it takes the decision that ORDER and SAGA wait for.
+One who acknowledges it takes that of ORDER."""
 
 GONE: Final = None
 """The job has no row: it is not enqueued yet, or its row was deleted."""
@@ -247,7 +251,11 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
         TransitionName.CANCEL: frozenset({State.RUNNING}),
     },
     State.SUCCEEDED: {**OF_FINISHED, TransitionName.ERASE: frozenset({State.SUCCEEDED})},
-    State.DEAD: {**OF_FINISHED, TransitionName.ERASE: frozenset({State.DEAD})},
+    State.DEAD: {
+        **OF_FINISHED,
+        TransitionName.ACKNOWLEDGE: frozenset({State.DEAD}),
+        TransitionName.ERASE: frozenset({State.DEAD}),
+    },
     State.CANCELLED: {
         **OF_FINISHED,
         TransitionName.RESTORE: frozenset({State.WAITING}),

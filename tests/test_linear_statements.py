@@ -98,6 +98,7 @@ CASES: dict[str, tuple[Callable[[Any], list[int]], Callable[[Any, list[int]], in
     "move": (ready, lambda engine, job_ids: len(operator.move(engine, job_ids, priority=7))),
     "extend": (running, lambda engine, job_ids: len(extended(engine))),
     "retry": (dead, lambda engine, job_ids: len(operator.retry(engine, job_ids))),
+    "acknowledge": (dead, lambda engine, job_ids: len(operator.acknowledge(engine, job_ids))),
     "delete": (dead, lambda engine, job_ids: len(operator.delete(engine, job_ids))),
     "prune": (dead, lambda engine, job_ids: pruning.prune(engine, State.DEAD, 0.0).removed),
     "prune one task": (

@@ -101,7 +101,7 @@ def test_queryset_operations_not_in_templates_or_on_manager():
 def test_permissions_are_the_expected_set():
     found = set(Permission.objects.filter(content_type__app_label="pgqueue").values_list("codename", flat=True))
     of_jobs = {"view_job", "retry_job", "cancel_job", "run_job", "view_arguments"}
-    of_jobs |= {"move_job", "delete_job", "edit_and_retry_job", "enqueue_job"}
+    of_jobs |= {"acknowledge_job", "move_job", "delete_job", "edit_and_retry_job", "enqueue_job"}
     of_schedules = {f"{verb}_schedule" for verb in ("view", "add", "change", "delete", "run", "pause")}
     of_workers = {"view_worker", "stop_worker", "view_stack"}
     of_limits = {"view_limitoverride", "change_limits"}
@@ -193,7 +193,7 @@ def test_indexes_are_the_expected_set(engine):
     ).fetchall()
     names = {name for (name,) in rows}
     assert names == {
-        "pgqueue_job_pkey", "pgqueue_job_ready", "pgqueue_job_finished", "pgqueue_job_task",
+        "pgqueue_job_pkey", "pgqueue_job_ready", "pgqueue_job_finished", "pgqueue_job_dead", "pgqueue_job_task",
         "pgqueue_job_expiring", "pgqueue_job_unique", "pgqueue_job_limited", "pgqueue_job_ordered", "pgqueue_job_batch",
         "pgqueue_job_waiting", "pgqueue_job_keyed", "pgqueue_job_running", "pgqueue_job_running_key",
         "pgqueue_execution_pkey", "pgqueue_execution_job",

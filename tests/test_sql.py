@@ -271,7 +271,7 @@ def call_everything(engine, job_in):
     rescues.ending_leases(engine, 40.0)
     rescues.prove_commit(engine)
     helpers.rescue(engine)
-    for act in (operator.cancel, operator.retry, operator.run_now):
+    for act in (operator.cancel, operator.retry, operator.acknowledge, operator.run_now):
         act(engine, [1, 1_000_000])
     operator.move(engine, [1, 1_000_000], queue_name="other")
     operator.touch(engine, 1, Seen("dead", None))
@@ -985,7 +985,7 @@ def test_engine_connection_accepts_commit_and_rollback(engine):
 
 def call_statements_of_bulk_acts(engine):
     bulk_acts = lifecycle_bulk_acts
-    for word, action in (("dead", "retry"), ("ready", "cancel"), ("running", "cancel")):
+    for word, action in (("dead", "retry"), ("cancelled", "retry"), ("ready", "cancel"), ("running", "cancel")):
         at = bulk_acts.preview(engine, action, bulk_acts.Selection(word)).at
     ended = (
         "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at) "

@@ -314,6 +314,7 @@ VARIANTS = [
     Variant(TransitionName.CANCEL, "one", operators(operator.cancel), (None,)),
     Variant(TransitionName.RETRY, "one", operators(operator.retry), (None,)),
     Variant(TransitionName.RETRY, "a node", retry_node, (None,)),
+    Variant(TransitionName.ACKNOWLEDGE, "one", operators(operator.acknowledge), (None,)),
     Variant(TransitionName.ADVANCE, "after a success", advance(succeeds=True), ([],)),
     Variant(TransitionName.ADVANCE, "after a failure", advance(succeeds=False), ([],)),
     Variant(TransitionName.RESTORE, "one", restore, (False,)),

@@ -60,11 +60,12 @@ class JobAct(OperatorAct):
 
 
 RETRY: Final = JobAct("retry", _("Retry"), (VIEW_JOB, "pgqueue.retry_job"))
+ACKNOWLEDGE: Final = JobAct("acknowledge", _("Acknowledge"), (VIEW_JOB, "pgqueue.acknowledge_job"))
 CANCEL: Final = JobAct("cancel", _("Cancel"), (VIEW_JOB, "pgqueue.cancel_job"))
 RUN_NOW: Final = JobAct("run_now", _("Run now"), (VIEW_JOB, "pgqueue.run_job"))
 MOVE: Final = JobAct("move", _("Move"), (VIEW_JOB, "pgqueue.move_job"))
 DELETE: Final = JobAct("delete", _("Delete"), (VIEW_JOB, "pgqueue.delete_job"))
-JOB_ACTS: Final = {act.name: act for act in (RETRY, CANCEL, RUN_NOW, MOVE, DELETE)}
+JOB_ACTS: Final = {act.name: act for act in (RETRY, ACKNOWLEDGE, CANCEL, RUN_NOW, MOVE, DELETE)}
 """The acts on chosen jobs, also on many of them (see `lifecycle.bulk_acts`)."""
 
 EDIT_AND_RETRY: Final = OperatorAct(

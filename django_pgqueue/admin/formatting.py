@@ -42,6 +42,7 @@ LABELS: Final = {
     "lost": gettext_lazy("lost"),
     "succeeded": gettext_lazy("succeeded"),
     "dead": gettext_lazy("dead"),
+    "acknowledged": gettext_lazy("acknowledged"),
     "cancelled": gettext_lazy("cancelled"),
 }
 """The words for states, translated. Each has a CSS class with a colour and a sign of its own."""
@@ -170,7 +171,8 @@ def situation(
     if job.state == State.WAITING:
         return _("for other jobs of its workflow")
     if job.finished_at is not None:
-        return ago(job.finished_at, now)
+        ended = ago(job.finished_at, now)
+        return ended if job.acknowledged_at is None else _("died %(ago)s") % {"ago": ended}
     return ""
 
 

@@ -33,7 +33,17 @@ from .console import PAGES, acts_on_job, answer_list, console_urls, request_url,
 from .formatting import shortened
 from .forms import confirmation
 from .forms.enqueue_form import enqueue_view
-from .job.actions import CANCEL, DELETE, ON_ONE_JOB, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
+from .job.actions import (
+    ACKNOWLEDGE,
+    CANCEL,
+    DELETE,
+    ON_ONE_JOB,
+    RETRY,
+    RUN_NOW,
+    JobOperation,
+    act_on_many,
+    act_on_one,
+)
 from .job.columns import JobColumns, with_latest_execution
 from .job.edit_and_retry import edit_view
 from .job.list_pages import FoundPaginator, JobChangeList
@@ -76,7 +86,7 @@ class JobAdmin(JobColumns):
         "The number of a job, the exact name of a task, a search key, such as customer_id:4711, or the value of one."
     )
     object_history_template = "pgqueue/admin/job_history.html"
-    actions = ["retry_selected", "cancel_selected", "run_selected"]
+    actions = ["retry_selected", "acknowledge_selected", "cancel_selected", "run_selected"]
     operations: Sequence[Operation] = ON_ONE_JOB
     shown_fields = staticmethod(shown.fields)
 
@@ -122,10 +132,12 @@ class JobAdmin(JobColumns):
         return request.user.has_perm("pgqueue.view_job")
 
     has_retry_permission = RETRY.is_allowed
+    has_acknowledge_permission = ACKNOWLEDGE.is_allowed
     has_cancel_permission = CANCEL.is_allowed
     has_run_permission = RUN_NOW.is_allowed
 
     retry_selected = selected_action(_("Retry selected"), RETRY, "retry")
+    acknowledge_selected = selected_action(_("Acknowledge selected"), ACKNOWLEDGE, "acknowledge")
     cancel_selected = selected_action(_("Cancel selected"), CANCEL, "cancel")
     run_selected = selected_action(_("Run selected now"), RUN_NOW, "run")
 
@@ -194,9 +206,12 @@ class DeadJobAdmin(JobAdmin):
 
     list_display = ["number", "task", "queue", "attempts", "enqueued", "died", "run_time"]
     list_filter = [BatchFilter, SpanFilter, QueueFilter, TaskFilter, LimitFilter, ErrorFilter, MessageFilter]
-    actions = ["retry_selected"]
+    actions = ["retry_selected", "acknowledge_selected"]
     operations = ()  # their URLs belong to `JobAdmin`, because a retried job is not a dead letter
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the dead jobs, with the condition of their partial index, so that PostgreSQL can use it."""
+        """Return the dead letters, with the condition of their partial index, so that PostgreSQL can use it.
+
+        The page of a job that was acknowledged stays at its URL.
+        """
         return super().get_queryset(request).filter(state=State.DEAD, finished_at__isnull=False)

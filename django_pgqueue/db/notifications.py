@@ -26,7 +26,8 @@ logger = logging.getLogger("django_pgqueue.db")
 
 CHANNEL: Final = "pgqueue"
 PAUSES_CHANGED: Final = "look"
-"""Payload of a notification: a pause began or ended. An empty payload announces new jobs."""
+"""Payload of a notification: a pause began or ended, or a dead job blocks its limit key no longer. An empty payload
+announces new jobs."""
 CANCEL_REQUESTED: Final = "cancel"
 """Payload of a notification: the cancellation of a running job was requested."""
 WORKER_REQUESTED: Final = "request"
@@ -101,6 +102,11 @@ def sent_events(payloads: Iterable[str]) -> list[int]:
 def wake_workers(connection: Connection) -> None:
     """Notify idle workers that jobs are ready, on an engine connection. On a Django connection this does nothing."""
     _notify(connection, ANNOUNCEMENT)
+
+
+def notify_keys_unblocked(connection: Connection) -> None:
+    """Notify workers, on an engine connection, that jobs may have become claimable that no worker expects."""
+    _notify(connection, f"NOTIFY {CHANNEL}, '{PAUSES_CHANGED}'")
 
 
 def notify_cancel_requested(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""The operations behind the methods of `Job` and `JobQuerySet`: retry, cancel, run now, and wait; also move and delete.
+"""The operations behind the methods of `Job` and `JobQuerySet`, such as retry, acknowledge and cancel; also move.
 
 They need `lifecycle`, `codecs`, `reactions` and `waiting`, which are layers above the models. The app's configuration
 passes this module down: the models find it by `models.operations_link`. The admin and `manage.py pgqueue` call it
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
+from django_pgqueue.db.notifications import PAUSES_CHANGED, wake_workers_after_commit
 from django_pgqueue.encoding.codecs import readable as readable
 from django_pgqueue.lifecycle import operator
 from django_pgqueue.lifecycle.graphs import waiting_ids
@@ -48,6 +49,18 @@ def retry(act: JobsToChange, *, with_edited: bool = False) -> dict[int, State]:
         return dict.fromkeys(found & act.task_names.keys(), State.WAITING) | changed
 
     return _run(act, transition, makes_due=True)
+
+
+def acknowledge(act: JobsToChange) -> dict[int, State]:
+    """Acknowledge dead jobs. If they blocked limit keys, let the workers look at these keys after the commit.
+
+    The jobs have ended before, so nobody waits for them, and nothing follows.
+    """
+    unblocking: set[int] = set()
+    changed = _run(act, partial(operator.acknowledge, unblocking=unblocking), reacts=False)
+    if unblocking:
+        wake_workers_after_commit(act.connection, PAUSES_CHANGED)
+    return changed
 
 
 def cancel(act: JobsToChange, *, running: bool = True) -> dict[int, State]:

@@ -6,6 +6,7 @@ most `SEARCHED` jobs of each state are read, and within a state the newest of th
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import reduce
 from operator import or_
 from typing import Final
@@ -41,12 +42,17 @@ def find_in_batch(filters: Filters, batch_id: int, limit: int) -> SearchPart:
     return SearchPart(ids[:limit], SEARCHED if is_cut else 0, is_cut, label=label)
 
 
+def _has_all(state: State, words: Collection[str]) -> bool:
+    """Return whether words mean all jobs in a state. The word `dead` leaves out those that were acknowledged."""
+    return {"dead", "acknowledged"} <= {*words} if state is State.DEAD else state.value in words
+
+
 def _condition(filters: Filters, state: State) -> Q:
     """Return the conditions of the filters that the index of batches does not have."""
     words = [word for word in filters.words if STATE_OF[word] is state]
     condition = filters.names_condition
     if filters.since is not None or filters.until is not None:
         condition &= ended_between(filters) if words and state in FINISHED else ids_between(filters)
-    if words and state.value not in words:
+    if words and not _has_all(state, words):
         condition &= reduce(or_, (condition_of(word, filters.alias) for word in words))
     return condition

@@ -52,8 +52,8 @@ def word_of(row: Mapping[str, Any], open_until: datetime | None, pauses: PausedN
     """Return the word for the state of a job.
 
     Args:
-        row: The columns `state`, `attempt`, `run_after`, `cancel_requested_at`, `queue_name` and `task_name` of the
-            job, and `seen_at`, the time of the database when they were read.
+        row: The columns `state`, `attempt`, `run_after`, `cancel_requested_at`, `acknowledged_at`, `queue_name` and
+            `task_name` of the job, and `seen_at`, the time of the database when they were read.
         open_until: The end of the lease of the open execution; None without an open execution.
         pauses: The active pauses.
     """
@@ -61,6 +61,8 @@ def word_of(row: Mapping[str, Any], open_until: datetime | None, pauses: PausedN
         if open_until is not None and open_until < row["seen_at"]:
             return "lost"
         return "cancelling" if row["cancel_requested_at"] is not None else "running"
+    if row["state"] == State.DEAD and row["acknowledged_at"] is not None:
+        return "acknowledged"
     if row["state"] != State.READY:
         return str(row["state"])
     if row["run_after"] > row["seen_at"]:

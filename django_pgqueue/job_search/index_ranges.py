@@ -20,6 +20,8 @@ CONDITIONS: Final[dict[str, Q]] = {
     "scheduled": Q(attempt=0),
     "retrying": Q(attempt__gt=0),
     "cancelling": Q(cancel_requested_at__isnull=False),
+    "dead": Q(acknowledged_at__isnull=True),
+    "acknowledged": Q(acknowledged_at__isnull=False),
 }
 """The condition that a word adds to its range of an index."""
 
@@ -118,7 +120,7 @@ def _finished(filters: Filters, word: str) -> Iterator[Range]:
 
     Succeeded jobs of a task are searched by the index of tasks, because they are the most: few jobs of other states are
     among them. The others are searched by the index of states, because a task can have few of them among many that
-    succeeded.
+    succeeded. Dead letters have an index of their own, and acknowledged jobs are searched among all dead jobs.
     """
     jobs = Job.objects.using(filters.alias).filter(ended_between(filters))
     if word == State.SUCCEEDED and filters.task_names:
@@ -127,8 +129,13 @@ def _finished(filters: Filters, word: str) -> Iterator[Range]:
             ordered = jobs.filter(task_name=name, state=word).order_by("-finished_at")
             yield Range(ordered, "pk", label, replace(filters, task_names=()).names_condition, "finished_at")
         return
-    ordered = jobs.filter(state=word).order_by("-finished_at")
-    yield Range(ordered, "pk", f"the latest {{count}} {word} jobs", filters.names_condition, "finished_at")
+    ordered = jobs.filter(state=STATE_OF[word]).order_by("-finished_at")
+    condition = filters.names_condition
+    if word == "dead":
+        ordered = ordered.filter(CONDITIONS[word])
+    elif word == "acknowledged":
+        condition &= CONDITIONS[word]
+    yield Range(ordered, "pk", f"the latest {{count}} {STATE_OF[word]} jobs", condition, "finished_at")
 
 
 def _waiting(filters: Filters) -> Range:

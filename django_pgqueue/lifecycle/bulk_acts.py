@@ -44,12 +44,14 @@ WAITING: Final = 20
 """Acts that one worker looks at."""
 WORDS: Final[dict[TransitionName, tuple[str, ...]]] = {
     TransitionName.RETRY: ("dead", "succeeded", "cancelled"),
+    TransitionName.ACKNOWLEDGE: ("dead",),
     TransitionName.DELETE: ("dead", "succeeded", "cancelled"),
     TransitionName.CANCEL: ("ready", "due", "scheduled", "running"),
     TransitionName.MOVE: ("ready", "due", "scheduled"),
     TransitionName.RUN_NOW: ("scheduled",),
 }
-"""The actions, and the states of the jobs that each can change."""
+"""The actions, and the states of the jobs that each can change. Of dead jobs, a filter chooses those that nobody has
+acknowledged."""
 
 
 class FormSentBefore(Exception):
@@ -161,7 +163,7 @@ def request_act(
 
     Args:
         connection: A connection to the database of the jobs.
-        action: "retry", "cancel", "run_now", "move" or "delete".
+        action: "retry", "acknowledge", "cancel", "run_now", "move" or "delete".
         selection: The jobs.
         previewed_at: The time of the preview, by the database's clock (`Preview.at`). Jobs that have changed since then
             stay as they are.
@@ -267,5 +269,13 @@ def _page(
     states = [STATE_OF[word].value for word in WORDS[action]]
     if action in (TransitionName.CANCEL, TransitionName.MOVE):
         states.append(State.WAITING.value)  # no index has them in an order for a filter
-    is_retry = action is TransitionName.RETRY
-    return read_page(connection, selection, cursor, at, states=states, is_retry=is_retry, **bounds)
+    return read_page(
+        connection,
+        selection,
+        cursor,
+        at,
+        states=states,
+        is_retry=action is TransitionName.RETRY,
+        acknowledges=action is TransitionName.ACKNOWLEDGE,
+        **bounds,
+    )

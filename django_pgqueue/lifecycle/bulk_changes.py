@@ -167,6 +167,7 @@ class _Changes:
 def _transition(act: Act) -> Callable[..., dict[int, State]]:
     transitions: dict[TransitionName, Callable[..., dict[int, State]]] = {
         TransitionName.RETRY: operator.retry,
+        TransitionName.ACKNOWLEDGE: operator.acknowledge,
         TransitionName.CANCEL: operator.cancel,
         TransitionName.RUN_NOW: operator.run_now,
         TransitionName.MOVE: partial(

@@ -31,7 +31,8 @@ class Selection:
     """The jobs of a bulk act. None does not filter.
 
     Attributes:
-        word: A state, or "due" or "scheduled" for the ready jobs that are due, or due later.
+        word: A state, or "due" or "scheduled" for the ready jobs that are due, or due later. "dead" means the dead jobs
+            that nobody has acknowledged.
         queue_name: The queue.
         task_name: The task.
         exception_class: The path of the class that the latest attempt raised; "" if it raised none, as after a crash.

@@ -95,6 +95,7 @@ def read_page(
     shown: int,
     audit_id: int = 0,
     is_retry: bool = False,
+    acknowledges: bool = False,
 ) -> ChosenPage:
     """Return the next `limit` jobs that the filter may choose, as they were at the time `at` of the preview.
 
@@ -103,12 +104,15 @@ def read_page(
     `is_retry`: of several chosen jobs with one unique key, only the latest is not left, and jobs that *Edit and retry*
     has made new jobs of are left.
     Of a list of ids, only jobs in one of `states` are chosen. The jobs of the audit entry `audit_id` are left out,
-    because the act has changed them already.
+    because the act has changed them already. If it `acknowledges`, so are jobs that were acknowledged.
     """
     if selection.job_ids:
         statement = sql.bulk_acts.BULK_PAGE_LISTED
         params = {"job_ids": list(selection.job_ids), "after_id": cursor[0] if cursor else 0, "states": list(states)}
-        params |= {"previewed_at": at, "audit_id": audit_id}
+        params |= {"previewed_at": at, "audit_id": audit_id, "acknowledges": acknowledges}
+    elif selection.word == State.DEAD:
+        statement, params = sql.bulk_acts.BULK_PAGE_DEAD, _finished(selection, cursor, at)
+        del params["state"]
     elif selection.word in FINISHED:
         statement, params = sql.bulk_acts.BULK_PAGE_FINISHED, _finished(selection, cursor, at)
     elif selection.word == State.RUNNING:

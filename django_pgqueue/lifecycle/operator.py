@@ -1,4 +1,5 @@
-"""Transitions that an operator or the application requests: cancel, retry, run now, move, delete.
+"""Transitions that an operator or the application requests: cancel, retry, acknowledge, run now, move,
+delete.
 
 `job_operations` calls them for `Job`, `JobQuerySet` and the admin, on the caller's connection and in the caller's
 transaction. They protect what the operator decided on: a job that has changed since it was read stays as it is. None
@@ -156,6 +157,22 @@ def touch(connection: Connection, job_id: int, seen: Seen) -> bool:
     return bool(execute(connection, sql.operator.TOUCH, params))
 
 
+def acknowledge(
+    connection: Connection,
+    job_ids: Sequence[int],
+    *,
+    unblocking: set[int] | None = None,
+    **treatment: Unpack[Treatment],
+) -> dict[int, State]:
+    """Acknowledge dead jobs; return the state of each job that changed. They stay dead.
+
+    Jobs that were acknowledged before are left alone. The changed jobs that blocked their limit key, and block it no
+    longer, are added to `unblocking`: workers have to look for the later jobs of the key.
+    """
+    blocking = set[int]() if unblocking is None else unblocking
+    return _repeat_while_locked(connection, sql.operator.ACKNOWLEDGE, job_ids, treatment, "finished_at", blocking)
+
+
 def run_now(connection: Connection, job_ids: Sequence[int], **treatment: Unpack[Treatment]) -> dict[int, State]:
     """Make ready jobs that are due later due at once; return the state of each job that changed.
 
@@ -201,7 +218,8 @@ def _repeat_while_locked(
 
     `instant` is the field of `Seen` that is compared besides the state.
 
-    `nodes` is a set for CANCEL, which returns whether a job is a node of a workflow: the changed ones are added to it.
+    `nodes` is a set for CANCEL, which returns whether a job is a node of a workflow, and for ACKNOWLEDGE, which returns
+    whether it blocked its key: the changed ones are added to it.
     RETRY adds the jobs that have to wait to a dict.
     """
     seen, alone = treatment.get("seen") or {}, treatment.get("alone", False)
@@ -244,7 +262,7 @@ def _answers(
         return _retry_and_restore(connection, params, lock_seconds, nodes)
     rows = execute_with_retry(connection, statement, params)
     if nodes is not None:
-        nodes.update(job_id for job_id, state, in_graph in rows if state and in_graph)
+        nodes.update(job_id for job_id, state, is_wanted in rows if state and is_wanted)
     return {row[0]: row[1] for row in rows}
 
 

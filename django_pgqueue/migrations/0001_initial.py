@@ -516,6 +516,7 @@ class Migration(migrations.Migration):
                 ("execution_id", models.BigIntegerField(null=True, verbose_name="execution")),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
                 ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
+                ("acknowledged_at", models.DateTimeField(null=True, verbose_name="acknowledged at")),
                 ("batch_id", models.BigIntegerField(null=True, verbose_name="batch")),
                 ("limit_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="limit key")),
                 ("unique_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="unique key")),
@@ -562,6 +563,7 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "jobs",
                 "permissions": [
                     ("retry_job", "Can retry finished jobs"),
+                    ("acknowledge_job", "Can acknowledge dead jobs"),
                     ("cancel_job", "Can cancel jobs"),
                     ("run_job", "Can run waiting jobs now"),
                     ("view_arguments", "Can view arguments and results of jobs"),
@@ -624,6 +626,13 @@ class Migration(migrations.Migration):
                         models.F("finished_at"),
                         condition=models.Q(("finished_at__isnull", False)),
                         name="pgqueue_job_finished",
+                    ),
+                    models.Index(
+                        models.F("finished_at"),
+                        condition=models.Q(
+                            ("acknowledged_at__isnull", True), ("finished_at__isnull", False), ("state", "dead")
+                        ),
+                        name="pgqueue_job_dead",
                     ),
                     models.Index(
                         models.F("task_name"),

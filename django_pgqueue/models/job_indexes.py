@@ -73,6 +73,13 @@ INDEXES: Final = [
     # Contains only jobs that wait for others. The sweep reads it page by page.
     models.Index(fields=["id"], name="pgqueue_job_waiting", condition=Q(state="waiting")),
     models.Index("state", "finished_at", name="pgqueue_job_finished", condition=Q(finished_at__isnull=False)),
+    # Contains only dead letters: acknowledged jobs are not among them. The lists and counts of dead letters read it, so
+    # their cost does not depend on how many jobs were acknowledged.
+    models.Index(
+        "finished_at",
+        name="pgqueue_job_dead",
+        condition=Q(state="dead", finished_at__isnull=False, acknowledged_at__isnull=True),
+    ),
     models.Index("task_name", "finished_at", name="pgqueue_job_task", condition=Q(finished_at__isnull=False)),
     # Contains only finished jobs with a unique key. A bulk retry finds out whether a job is the latest of its key.
     models.Index(

@@ -64,8 +64,15 @@ class JobFilters(models.QuerySet[JobT]):
         return self.filter(state=State.RUNNING, worker_id__isnull=False)
 
     def dead(self) -> Self:
-        """Return the dead letters: the jobs that are not attempted again."""
-        return self.filter(state=State.DEAD, finished_at__isnull=False)
+        """Return the dead letters: the jobs that are not attempted again, except those that were acknowledged.
+
+        `filter(state="dead")` returns both.
+        """
+        return self.filter(state=State.DEAD, finished_at__isnull=False, acknowledged_at__isnull=True)
+
+    def acknowledged(self) -> Self:
+        """Return the dead jobs that an operator has acknowledged."""
+        return self.filter(state=State.DEAD, finished_at__isnull=False, acknowledged_at__isnull=False)
 
     def stuck(self, longer_than: Duration | None = None) -> Self:
         """Return the running jobs whose lease has ended: their worker is lost, and no other has rescued them.
@@ -132,9 +139,9 @@ class JobFilters(models.QuerySet[JobT]):
 class JobChanges(JobFilters[J]):
     """The part of `JobQuerySet` that changes jobs: the methods of an operator for many jobs.
 
-    `retry()`, `cancel()` and `run_now()` run in batches of 1,000 jobs. Each batch commits on its own, unless the caller
-    has a transaction open. Jobs that stay locked by another session for 5 s are left alone and not counted. The methods
-    act on the jobs that the queryset has when the call begins.
+    `retry()`, `acknowledge()`, `cancel()` and `run_now()` run in batches of 1,000 jobs. Each batch commits on its own,
+    unless the caller has a transaction open. Jobs that stay locked by another session for 5 s are left alone and not
+    counted. The methods act on the jobs that the queryset has when the call begins.
     """
 
     def retry(self) -> int:
@@ -153,6 +160,17 @@ class JobChanges(JobFilters[J]):
 
     retry.alters_data = True  # type: ignore[attr-defined]  # Django: templates must not call it
     retry.queryset_only = True  # type: ignore[attr-defined]  # not available as Job.objects.retry()
+
+    def acknowledge(self) -> int:
+        """Acknowledge the dead jobs of this queryset, and return how many changed. See `Job.acknowledge()`.
+
+        Jobs that are not dead, or are acknowledged already, are left alone. So are jobs that have finished since the
+        call began.
+        """
+        return self._in_batches(operations().acknowledge, finished_before=True)
+
+    acknowledge.alters_data = True  # type: ignore[attr-defined]  # as above
+    acknowledge.queryset_only = True  # type: ignore[attr-defined]  # as above
 
     def cancel(self, *, running: bool = True) -> int:
         """Cancel the jobs of this queryset.

@@ -1,8 +1,8 @@
 """The Django model of jobs, for reading.
 
-Only `lifecycle` writes the state of a job: `Job.retry()`, `Job.cancel()`, `Job.run_now()`, `Job.delete()` and the same
-methods of querysets call it through `job_operations`. Saving a `Job` instance bypasses the state machine, and so do
-`update()` and `bulk_create()` of a queryset.
+Only `lifecycle` writes the state of a job: `Job.retry()`, `Job.acknowledge()`, `Job.cancel()`, `Job.run_now()`,
+`Job.delete()` and the same methods of querysets call it through `job_operations`. Saving a `Job` instance bypasses the
+state machine, and so do `update()` and `bulk_create()` of a queryset.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ class Job(models.Model):
     isolated = models.BooleanField(_("isolated"), db_default=False)
     enqueued_at = InstantField(_("enqueued at"), db_default=Now())
     finished_at = InstantField(_("finished at"), null=True)
+    acknowledged_at = InstantField(_("acknowledged at"), null=True)
+    """When an operator said that nobody has to deal with the dead job any more. NULL: nobody has."""
     cancel_requested_at = InstantField(_("cancel requested at"), null=True)
     unknown_since = InstantField(_("unknown since"), null=True)
     expires_at = InstantField(_("expires at"), null=True)
@@ -75,7 +77,8 @@ class Job(models.Model):
     limit_weight = models.IntegerField(_("weight"), null=True)
     """How many slots or tokens of the limit the job takes. NULL: 1."""
     limit_order = models.SmallIntegerField(_("order"), null=True)
-    """NULL: jobs with the key run in any order. 1: in the order of their ids. 2: so too, and a dead job blocks them."""
+    """NULL: jobs with the key run in any order. 1: in the order of their ids. 2: so too, and a dead job blocks them.
+    3: so too, and the dead job blocks them no longer, because it was acknowledged. A retry makes it 2 again."""
     batch_id = models.BigIntegerField(_("batch"), null=True)
     """Id of its `JobBatch`. NULL: the job belongs to no batch."""
     in_graph = models.BooleanField(null=True)
@@ -104,6 +107,7 @@ class Job(models.Model):
         default_permissions = ("view",)
         permissions = [
             ("retry_job", _("Can retry finished jobs")),
+            ("acknowledge_job", _("Can acknowledge dead jobs")),
             ("cancel_job", _("Can cancel jobs")),
             ("run_job", _("Can run waiting jobs now")),
             ("view_arguments", _("Can view arguments and results of jobs")),
@@ -173,6 +177,18 @@ class Job(models.Model):
             JobLocked: Another session kept the row locked for 5 s (`lifecycle.operator.LOCK_WAIT_SECONDS`).
         """
         return self._run(operations().retry, Seen(self.state, self.finished_at), using)
+
+    def acknowledge(self, *, using: str | None = None) -> bool:
+        """Acknowledge this dead job: nobody has to deal with it any more. Return whether it changed.
+
+        The job stays dead, and `retry()` stays possible. It leaves `Job.objects.dead()`, the list of dead letters, the
+        incidents and the counts of dead jobs. If it blocks its limit key (`on_dead="block"`), the later jobs of the key
+        may start. Its batch still counts it as failed, and jobs that depend on it stay as they are.
+
+        Return False if its state or `finished_at` differs from this instance, or if it is acknowledged already. This
+        method writes no audit. For `using`, transactions and locked rows, see `retry()`.
+        """
+        return self._run(operations().acknowledge, Seen(self.state, self.finished_at), using)
 
     def cancel(self, *, using: str | None = None) -> bool:
         """Cancel this job, or ask it to stop if it is running; return whether it changed.

@@ -158,6 +158,14 @@ IS_EDITED: Final = """CASE WHEN %(is_retry)s::boolean THEN (
         LIMIT 1
         ) IS NOT NULL ELSE false END AS is_edited"""  # fmt: skip
 
+# Jobs in a finished state, and dead letters. The planner proves only by the second condition that it may read
+# pgqueue_job_dead, which is small however many dead jobs were acknowledged.
+IN_STATE: Final = """state = %(state)s
+      AND finished_at IS NOT NULL"""
+DEAD_LETTER: Final = """state = 'dead'
+      AND finished_at IS NOT NULL
+      AND acknowledged_at IS NULL"""
+
 # The end of each page, in three parts: the order of the rows follows the first and the third one, and the columns of
 # the position follow the second one.
 ALIKE: Final = """
@@ -221,26 +229,13 @@ LIMIT: Final = """
 
 # ---------------------------------------------------------------------------- statements
 
-# Return the next jobs in a finished state, the oldest first. A job that was retried and has ended again has a
-# `finished_at` after the preview, so it is not among them.
-#
-# Caller: lifecycle.bulk_acts.preview(), lifecycle.bulk_acts.execute_batch()
-# Index:  pgqueue_job_finished; pgqueue_execution_job if the filter has an exception class or a message;
-#         pgqueue_job_keyed and pgqueue_audit_job_once for a retry
-# Cost:   for a retry, up to two index searches for each job with a unique key. A job needs 3 buffers if 500 jobs have
-#         its key, and 3 if 5,000 have it
-#
-# `is_retry`: of several chosen jobs with one unique key, all but the latest are left, because a retry gives it
-# the key. The latest one can be on a later page, or on an earlier one, and an earlier batch can have retried it. So a
-# job is left if a later one with its key is chosen, or has ended since the preview. While that one has not ended, it
-# holds the key, so RETRY leaves the others.
-BULK_PAGE_FINISHED: Final = (
-    """/* pgqueue:bulk_page_finished */
+# The parts of a page of finished jobs, without the condition of its first jobs and of a later job with a unique key.
+FINISHED_PAGE: Final = """
 WITH oldest AS MATERIALIZED (
     SELECT id, task_name, unique_key, state, finished_at, run_after
     FROM pgqueue_job
-    WHERE state = %(state)s
-      AND finished_at IS NOT NULL
+    WHERE """
+FROM_OLDEST: Final = """
       AND finished_at >= %(after_at)s::timestamptz
       AND (finished_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
       AND finished_at <= %(until_at)s::timestamptz
@@ -255,7 +250,9 @@ WITH oldest AS MATERIALIZED (
             (
                 SELECT true
                 FROM pgqueue_job AS later
-                WHERE task_name = job.task_name AND unique_key = job.unique_key AND state = %(state)s
+                WHERE task_name = job.task_name AND unique_key = job.unique_key
+                  AND """  # fmt: skip
+WITHOUT_LATER: Final = """
                   AND finished_at >= %(since_at)s::timestamptz AND finished_at <= %(until_at)s::timestamptz
                   AND id > job.id
                   AND """ + MEETS + """
@@ -275,8 +272,32 @@ WITH oldest AS MATERIALIZED (
         ELSE true END AS is_unchanged,
         """ + IS_EDITED + """
     FROM oldest AS job
-    ORDER BY finished_at, id""" + LIMIT
-    + ALIKE + "finished_at, id" + SHOWN + "finished_at, id" + IN_ORDER + "finished_at, id"
+    ORDER BY finished_at, id""" + LIMIT + ALIKE + "finished_at, id" + SHOWN + "finished_at, id" \
+    + IN_ORDER + "finished_at, id"  # fmt: skip
+
+# Return the next jobs in a finished state, the oldest first. A job that was retried and has ended again has a
+# `finished_at` after the preview, so it is not among them.
+#
+# Caller: lifecycle.bulk_acts.preview(), lifecycle.bulk_acts.execute_batch()
+# Index:  pgqueue_job_finished; pgqueue_execution_job if the filter has an exception class or a message;
+#         pgqueue_job_keyed and pgqueue_audit_job_once for a retry
+# Cost:   for a retry, up to two index searches for each job with a unique key. A job needs 3 buffers if 500 jobs have
+#         its key, and 3 if 5,000 have it
+#
+# `is_retry`: of several chosen jobs with one unique key, all but the latest are left, because a retry gives it
+# the key. The latest one can be on a later page, or on an earlier one, and an earlier batch can have retried it. So a
+# job is left if a later one with its key is chosen, or has ended since the preview. While that one has not ended, it
+# holds the key, so RETRY leaves the others.
+BULK_PAGE_FINISHED: Final = (
+    """/* pgqueue:bulk_page_finished */""" + FINISHED_PAGE + IN_STATE + FROM_OLDEST + IN_STATE + WITHOUT_LATER
+)  # fmt: skip
+
+# Return the next dead letters, the oldest first. Acknowledged jobs are not among them.
+#
+# Caller: as BULK_PAGE_FINISHED
+# Index:  pgqueue_job_dead; the others as BULK_PAGE_FINISHED
+BULK_PAGE_DEAD: Final = (
+    """/* pgqueue:bulk_page_dead */""" + FINISHED_PAGE + DEAD_LETTER + FROM_OLDEST + DEAD_LETTER + WITHOUT_LATER
 )  # fmt: skip
 
 # Return which of these jobs a filter of finished jobs chooses, whatever their state is now.
@@ -396,6 +417,7 @@ WITH latest AS MATERIALIZED (
     SELECT
         job.id, job.task_name, state, finished_at, run_after,
         state = ANY (%(states)s::text[]) AND (state <> 'running' OR cancel_requested_at IS NULL)
+            AND (acknowledged_at IS NULL OR NOT %(acknowledges)s::boolean)
             AND """ + IS_NEW_TO_ACT + """ AS is_chosen,
         CASE
             WHEN latest.id > job.id THEN false
@@ -407,7 +429,8 @@ WITH latest AS MATERIALIZED (
         END AS is_unchanged,
         """ + IS_EDITED + """
     FROM (
-        SELECT id, task_name, unique_key, state, finished_at, run_after, enqueued_at, cancel_requested_at
+        SELECT id, task_name, unique_key, state, finished_at, run_after, enqueued_at, cancel_requested_at,
+               acknowledged_at
         FROM pgqueue_job
         WHERE id = ANY (%(job_ids)s::bigint[]) AND id > %(after_id)s::bigint
         ORDER BY id

@@ -10,7 +10,8 @@ DOCUMENT: Final = """    json_build_object(
         'arguments', arguments, 'headers', headers, 'result', result,
         'attempt', attempt, 'max_attempts', max_attempts, 'crashes', crashes, 'isolated', isolated,
         'enqueued_at', enqueued_at, 'run_after', run_after, 'finished_at', finished_at,
-        'cancel_requested_at', cancel_requested_at, 'unknown_since', unknown_since, 'expires_at', expires_at,
+        'acknowledged_at', acknowledged_at, 'cancel_requested_at', cancel_requested_at,
+        'unknown_since', unknown_since, 'expires_at', expires_at,
         'unique_key', unique_key, 'unique_ready_only', unique_ready_only,
         'limit_key', limit_key, 'limit_weight', limit_weight, 'limit_order', limit_order,
         'batch_id', batch_id, 'in_graph', in_graph, 'dependencies', (

@@ -1,4 +1,6 @@
-"""Statements of an operator's acts on jobs: cancel, retry, run now, move and delete. `lifecycle.operator` runs them.
+"""Statements of an operator's acts on jobs: cancel, retry, acknowledge, run now, move and delete.
+
+`lifecycle.operator` runs them.
 
 Each changes a job only if it is still as the operator saw it, and skips a row that another transaction has locked.
 """
@@ -72,7 +74,7 @@ FROM asked
 #
 # Executions stay. `isolated` stays, because a job that has crashed a worker can crash it again after a retry. Progress
 # stays, so that the task can continue from it. Jobs that had succeeded lose their progress, because their work has to
-# be done again.
+# be done again. A job that was acknowledged is so no longer, and blocks its limit key again if it dies again.
 #
 # A job whose compensation has begun and is not over is not changed. The steps that were compensated are removed, so
 # they run again.
@@ -127,7 +129,8 @@ fit AS MATERIALIZED (
 moved AS (
     UPDATE pgqueue_job AS job
     SET state = 'ready', attempt = 0, crashes = 0, result = NULL,
-        finished_at = NULL, cancel_requested_at = NULL, unknown_since = NULL, expires_at = NULL,
+        finished_at = NULL, acknowledged_at = NULL, cancel_requested_at = NULL, unknown_since = NULL, expires_at = NULL,
+        limit_order = CASE WHEN job.limit_order = 3 THEN 2 ELSE job.limit_order END,
         progress_done = CASE WHEN fit.state <> 'succeeded' THEN job.progress_done END,
         progress_total = CASE WHEN fit.state <> 'succeeded' THEN job.progress_total END,
         progress_message = CASE WHEN fit.state <> 'succeeded' THEN job.progress_message END,
@@ -145,6 +148,32 @@ unstepped AS (
 SELECT id, CASE WHEN id IN (SELECT id FROM moved) THEN 'ready' END, in_graph
 FROM asked
 WHERE id IN (SELECT id FROM moved) OR id NOT IN (SELECT id FROM fit)
+"""  # fmt: skip
+
+# Acknowledge dead jobs: they stay dead, and leave the index of dead letters. A job that blocks its limit key blocks it
+# no longer: its order becomes 3, which pgqueue_job_ordered does not contain. So claims and removals need no further
+# condition. The last column of the answer is whether the job has blocked its key.
+#
+# Moves:  dead, unchanged: sets the job's acknowledged_at
+# Caller: lifecycle.operator.acknowledge(), for an operator
+# Fence:  what the operator saw, as for RETRY, and that nobody has acknowledged the job
+# Index:  the primary key
+ACKNOWLEDGE: Final = """/* pgqueue:acknowledge */
+""" + ASKED + """
+           END AS state, job.acknowledged_at, job.limit_order = 2 AS is_blocking
+    FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
+    CROSS JOIN LATERAL (
+        SELECT id, state, finished_at, acknowledged_at, limit_order
+""" + LOCKED_AS_SEEN + """
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET acknowledged_at = statement_timestamp() + %(time_shift)s::interval,
+        limit_order = CASE WHEN asked.is_blocking THEN 3 ELSE job.limit_order END
+    FROM asked
+    WHERE job.id = asked.id AND asked.state = 'dead' AND asked.acknowledged_at IS NULL
+)
+SELECT id, CASE WHEN state = 'dead' AND acknowledged_at IS NULL THEN state END, is_blocking
+FROM asked
 """  # fmt: skip
 
 # Write a finished job again as it is, so that a RETRY which has begun does not change it. Return no row if the job has

@@ -53,15 +53,16 @@ WAITING_CALLS: Final = """/* pgqueue:waiting_calls */
 SELECT id FROM pgqueue_job WHERE state = 'waiting' AND id > %(after_id)s::bigint ORDER BY id LIMIT %(limit)s::bigint
 """
 
-# The dead letters, the newest first.
+# The dead letters, the newest first. Nobody wants to run acknowledged jobs.
 #
 # Caller: lifecycle.stored_calls.dead_calls()
-# Index:  pgqueue_job_finished. The condition on `finished_at` alone lets the index begin at the right entry
+# Index:  pgqueue_job_dead. The condition on `finished_at` alone lets the index begin at the right entry
 DEAD_CALLS: Final = """/* pgqueue:dead_calls */
 SELECT finished_at, id
 FROM pgqueue_job
 WHERE state = 'dead'
   AND finished_at IS NOT NULL
+  AND acknowledged_at IS NULL
   AND finished_at <= %(before_at)s::timestamptz
   AND (finished_at, id) < (%(before_at)s::timestamptz, %(before_id)s::bigint)
 ORDER BY finished_at DESC, id DESC

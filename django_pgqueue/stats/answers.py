@@ -74,7 +74,7 @@ class Depth:
         running: Jobs that a worker runs.
         prefetched: Jobs that a worker has claimed, and that wait there for a free slot.
         lost: Jobs that a worker has claimed, but their lease is over, and no worker has rescued them yet.
-        dead: Dead letters.
+        dead: Dead letters. Jobs that were acknowledged do not count.
         oldest_due_seconds: How long the oldest job in `due` has been due. None if no job is due.
     """
 
@@ -243,7 +243,7 @@ class Overview(Depth):
     """All queues together.
 
     Attributes:
-        dead_24h: Jobs that became dead within 24 hours and were not retried since.
+        dead_24h: Jobs that became dead within 24 hours and were neither retried nor acknowledged since.
         suspended: Jobs that a durable step suspends. They are counted as `scheduled` or `retrying` too.
         enqueued_per_minute, finished_per_minute: The sums of `queues`.
         enqueued_is_estimate: As in `queues`.

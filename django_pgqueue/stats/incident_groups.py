@@ -16,7 +16,7 @@ from .alias import connection_of
 
 # Group the dead jobs that died last in a period by task and exception class of their latest execution.
 #
-# Index: pgqueue_job_finished for the jobs, pgqueue_execution_job for the latest execution of each
+# Index: pgqueue_job_dead for the jobs, pgqueue_execution_job for the latest execution of each
 # Cost:  `limit` jobs, and one probe for each
 DEAD_GROUPS: Final = """/* pgqueue:dead_groups */
 SELECT dead.task_name, coalesce(latest.exception_class, '') AS exception_class,
@@ -25,7 +25,7 @@ SELECT dead.task_name, coalesce(latest.exception_class, '') AS exception_class,
 FROM (
     SELECT id, task_name, finished_at
     FROM pgqueue_job
-    WHERE state = 'dead' AND finished_at IS NOT NULL
+    WHERE state = 'dead' AND finished_at IS NOT NULL AND acknowledged_at IS NULL
       AND finished_at >= %(since)s AND finished_at < %(until)s
     ORDER BY finished_at DESC
     LIMIT %(limit)s
@@ -43,11 +43,11 @@ ORDER BY 3 DESC, 1, 2
 
 # Skip the dead jobs that a limit allows, latest first, and return when the next one died. Without it, return no row.
 #
-# Index: pgqueue_job_finished
+# Index: pgqueue_job_dead
 DEAD_BEYOND: Final = """/* pgqueue:dead_beyond */
 SELECT finished_at
 FROM pgqueue_job
-WHERE state = 'dead' AND finished_at IS NOT NULL
+WHERE state = 'dead' AND finished_at IS NOT NULL AND acknowledged_at IS NULL
   AND finished_at >= %(since)s AND finished_at < %(until)s
 ORDER BY finished_at DESC
 OFFSET %(limit)s
@@ -64,7 +64,7 @@ SELECT latest.shape, count(*), min(dead.finished_at), max(dead.finished_at), max
 FROM (
     SELECT id, task_name, finished_at
     FROM pgqueue_job
-    WHERE state = 'dead' AND finished_at IS NOT NULL
+    WHERE state = 'dead' AND finished_at IS NOT NULL AND acknowledged_at IS NULL
       AND finished_at >= %(since)s AND finished_at < %(until)s
     ORDER BY finished_at DESC
     LIMIT %(limit)s
@@ -141,7 +141,8 @@ class Incident:
     Attributes:
         task_name: The task.
         exception_class: The dotted name of the class. Empty if the attempt was lost with its process or worker.
-        jobs: How many of the jobs that were grouped. A job that was retried since is not dead, and not counted.
+        jobs: How many of the jobs that were grouped. A job that was retried since is not dead, and not counted. Neither
+            is one that was acknowledged.
         first_at, last_at: When the first and the last of them died.
         sample_ids: The latest of them, at most 20.
         failures: Failed attempts over time, as pairs of the beginning of a minute or hour and the rate per minute.
@@ -194,7 +195,7 @@ class Incidents:
 
 
 def incidents(since: datetime | None = None, until: datetime | None = None, database: str | None = None) -> Incidents:
-    """Return the dead jobs that died in a period, by task and exception class.
+    """Return the dead jobs that died in a period and that nobody has acknowledged, by task and exception class.
 
     Reads the 10,000 jobs that died last, at most. Runs three or four read-only statements.
 

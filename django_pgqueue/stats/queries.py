@@ -182,14 +182,14 @@ FROM placed
 GROUP BY queue_name, task_name, worker_id
 """
 
-# Count the newest dead jobs by queue and task, and those among them that have died within the last seconds.
+# Count the newest dead letters by queue and task, and those among them that have died within the last seconds.
 #
-# Index: pgqueue_job_finished, and the row of each entry
+# Index: pgqueue_job_dead, and the row of each entry
 NEWEST_DEAD: Final = """/* pgqueue:newest_dead */
 WITH newest AS MATERIALIZED (
     SELECT queue_name, task_name, finished_at
     FROM pgqueue_job
-    WHERE state = 'dead' AND finished_at IS NOT NULL
+    WHERE state = 'dead' AND finished_at IS NOT NULL AND acknowledged_at IS NULL
     ORDER BY finished_at DESC
     LIMIT %(limit)s
 )

@@ -29,7 +29,7 @@ RUNS_READ: Final = RUNS_SHOWN + 1
 # Index: pgqueue_schedulerun_tick, pgqueue_job_pkey, pgqueue_execution_job, pgqueue_worker_pkey
 # Cost:  `limit` ticks of each schedule, and one to three probes for each tick
 RUNS_OF_SCHEDULES: Final = """/* pgqueue:runs_of_schedules */
-SELECT wanted.id, run.tick_at, run.job_id, job.state,
+SELECT wanted.id, run.tick_at, run.job_id, job.state, coalesce(job.is_acknowledged, false),
        latest.outcome, coalesce(left(latest.error, 100), ''),
        coalesce(
            latest.outcome IS NULL
@@ -51,7 +51,7 @@ CROSS JOIN LATERAL (
     LIMIT %(limit)s
 ) AS run
 LEFT JOIN LATERAL (
-    SELECT state FROM pgqueue_job WHERE id = run.job_id LIMIT 1
+    SELECT state, acknowledged_at IS NOT NULL AS is_acknowledged FROM pgqueue_job WHERE id = run.job_id LIMIT 1
 ) AS job ON true
 LEFT JOIN LATERAL (
     SELECT worker_id, outcome, error, lease_expires_at, started_at, finished_at, exception_class
@@ -77,6 +77,7 @@ class PastRun(NamedTuple):
     ran_seconds: float | None
     exception_class: str
     is_lost: bool = False
+    is_acknowledged: bool = False
 
     @property
     def is_removed(self) -> bool:
@@ -95,10 +96,12 @@ def past_runs(
     found: dict[int, list[PastRun]] = {schedule_id: [] for schedule_id in schedule_ids}
     if found:
         params = {"schedule_ids": numbers(found), "limit": RUNS_READ, "with_attempts": with_attempts}
-        for schedule_id, tick_at, job_id, state, *attempt in execute(connection, RUNS_OF_SCHEDULES, params):
+        for schedule_id, tick_at, job_id, state, is_acknowledged, *attempt in execute(
+            connection, RUNS_OF_SCHEDULES, params
+        ):
             outcome, error, is_expired, seconds, exception_class = attempt
             lost = is_lost(outcome, error, is_expired=is_expired)
-            run = PastRun(tick_at, job_id, state, None if lost else seconds, exception_class, lost)
+            run = PastRun(tick_at, job_id, state, None if lost else seconds, exception_class, lost, is_acknowledged)
             found[schedule_id].append(run)
     return found
 
@@ -106,8 +109,8 @@ def past_runs(
 def failed_in_a_row(runs: Sequence[PastRun]) -> Count:
     """Return how many of the latest jobs of a schedule died, up to its latest success.
 
-    Unfinished and cancelled jobs and skipped ticks are left out. The count is a lower bound if it stops at a job that
-    was removed, or at `RUNS_SHOWN`, or at the oldest run that was read.
+    Unfinished, cancelled and acknowledged jobs and skipped ticks are left out. The count is a lower bound if it stops
+    at a job that was removed, or at `RUNS_SHOWN`, or at the oldest run that was read.
     """
     dead = 0
     is_exact = len(runs) < RUNS_READ
@@ -115,5 +118,5 @@ def failed_in_a_row(runs: Sequence[PastRun]) -> Count:
         if run.is_removed or run.state == State.SUCCEEDED:
             is_exact = not run.is_removed
             break
-        dead += run.state == State.DEAD
+        dead += run.state == State.DEAD and not run.is_acknowledged
     return Count(min(dead, RUNS_SHOWN), is_exact)

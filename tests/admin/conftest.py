@@ -39,7 +39,7 @@ HIDDEN = ("shown", "shown_at", "shown_schedule", "shown_pauses")
 
 def shown_by(client: Client, path: str) -> dict[str, list[str]]:
     """Return the hidden inputs in which the page of a form states what it shows."""
-    page = re.sub(r"(/\d+)/(retry|cancel|run|move|delete|pause|resume)/$", r"\1/change/", path)
+    page = re.sub(r"(/\d+)/(retry|acknowledge|cancel|run|move|delete|pause|resume)/$", r"\1/change/", path)
     answer = client.get(page)
     text = answer.content.decode() if answer.status_code == 200 else ""
     found = {name: re.findall(f'name="{name}" value="([^"]*)"', text) for name in HIDDEN}
@@ -116,6 +116,7 @@ def one_of_each(make_job: JobMaker) -> dict[str, Job]:
         "cancelling": make_job("running", cancel_requested_at=timezone.now()),
         **{state: make_job(state) for state in ("succeeded", "dead", "cancelled")},
     }
+    jobs["acknowledged"] = make_job("dead", acknowledged_at=timezone.now())
     Execution.objects.filter(job=jobs["lost"]).update(lease_expires_at=timezone.now() - timedelta(seconds=5))
     control.pause("mail")
     return jobs

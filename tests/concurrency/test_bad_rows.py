@@ -422,6 +422,19 @@ def test_retry_trigger_refuses_one_others_are_ready(engine, sqlstate):
     assert states(engine, [bad]) == ["dead"]
 
 
+@pytest.mark.promise("bad-row-operations")
+@pytest.mark.parametrize("sqlstate", REFUSALS)
+def test_acknowledge_trigger_refuses_one_others_change(engine, sqlstate):
+    claimed = claim_many(engine, 5, max_attempts=1)
+    completions.fail(engine, [row for job in claimed for row in helpers.failed(job.key, None)])
+    bad, *others = (job.job_id for job in claimed)
+    with helpers.users_trigger(engine, f"NEW.id = {bad}", sqlstate):
+        assert set(operator.acknowledge(engine, [bad, *others])) == {*others}
+        with pytest.raises(psycopg.Error):
+            operator.acknowledge(engine, [bad], alone=True)
+    assert helpers.job_row(engine, bad)["acknowledged_at"] is None
+
+
 def test_expire_skipped_job_does_not_fill_the_batch(engine):
     skipped, *others = helpers.make_jobs(engine, 3, expires_seconds=-1.0)
     expired = expiry.expire(engine, worker_id=1, error="late", limit=2, skipped_ids=[skipped])

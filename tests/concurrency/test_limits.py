@@ -349,6 +349,24 @@ def test_dead_job_blocks_its_key_or_not(engine, order, limit, goes_on):
         assert ids(claim(engine, limit)) == [second]
 
 
+def test_acknowledged_job_blocks_its_key_until_it_is_retried(engine):
+    first, second, third = add(engine, "one:a", 3, order=2)
+    claim(engine, BLOCKED)
+    completions.fail(engine, helpers.failed(_key_of(engine, first), None))
+    assert ids(claim(engine, BLOCKED)) == []
+    unblocking: set[int] = set()
+    assert operator.acknowledge(engine, [first, second], unblocking=unblocking) == {first: "dead"}
+    assert unblocking == {first}
+    begun = claim(engine, BLOCKED)
+    assert ids(begun) == [second]
+    finish(engine, begun)
+    operator.retry(engine, [first])
+    assert ids(claim(engine, BLOCKED)) == [first]
+    completions.fail(engine, helpers.failed(_key_of(engine, first), None))
+    assert ids(claim(engine, BLOCKED)) == [], "the job has died again, and nobody has acknowledged that"
+    assert helpers.state_of(engine, third) == "ready"
+
+
 def test_ordered_key_waits_for_a_job_in_another_queue(engine):
     [first] = add(engine, "one:a", order=1, queue_name="other")
     [second] = add(engine, "one:a", order=1)

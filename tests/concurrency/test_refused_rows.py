@@ -174,6 +174,7 @@ PROVEN = {
         "tests/worker/test_bulk_acts.py::test_act_one_job_refused_all_others_are_changed",
     ),
     "RECORD_AUDIT": "tests/worker/test_bulk_acts.py::test_act_record_of_one_job_refused_others_are_changed",
+    "ACKNOWLEDGE": f"{BAD_ROWS}::test_acknowledge_trigger_refuses_one_others_change",
     "RETRY": f"{BAD_ROWS}::test_retry_trigger_refuses_one_others_are_ready",
     "RESCUE": f"{BAD_ROWS}::test_rescue_trigger_refuses_one_others_are_ready",
     "FIRE": f"{BAD_ROWS}::test_scheduler_trigger_refuses_one_tick_others_fire",

@@ -6,6 +6,7 @@ import logging
 import re
 import signal
 from functools import partial
+from io import StringIO
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from django.db import connection
 from django_pgqueue.ends import job_operations
 from django_pgqueue.lifecycle import operator
 from django_pgqueue.management.subcommands import paced_changes
-from django_pgqueue.models import Execution, Job
+from django_pgqueue.models import AuditEntry, Execution, Job
 from tests import helpers
 from tests.documents import blocks
 from tests.management.conftest import Terminal, claim, die, fail, succeed
@@ -75,6 +76,59 @@ def test_retry_of_finished_job_needs_an_option(pgqueue):
     assert states() == {done: "succeeded"}
     pgqueue("jobs", "retry", "--state", "succeeded", "--finished", "--yes")
     assert states() == {done: "ready"}
+
+
+@pytest.mark.parametrize("command", [("jobs", "acknowledge"), ("dead", "acknowledge")], ids=" ".join)
+def test_acknowledge_by_filter_changes_matching_dead_letters(pgqueue, command):
+    wanted = [die(error="shop.Declined") for _ in range(2)]
+    known = die(error="shop.Declined")
+    Job.objects.get(pk=known).acknowledge()
+    other = die()
+    with pytest.raises(CommandError, match="Pass --reason"):
+        pgqueue(*command, "--error", "Declined", "--yes")
+    answer = pgqueue(*command, "--error", "Declined", "--yes", "--reason", "the shop is closed")
+    assert answer.out.startswith("2 jobs to acknowledge:") and answer.out.endswith("Acknowledged 2 jobs.\n")
+    assert "They stay dead. Their batches still count them as failed" in answer.out
+    assert set(Job.objects.acknowledged().values_list("pk", flat=True)) == {known, *wanted}
+    assert list(Job.objects.dead().values_list("pk", flat=True)) == [other]
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.reason, entry.job_count) == ("acknowledge", "the shop is closed", 2)
+    shown = pgqueue("jobs", "show", wanted[0])
+    assert ": the shop is closed" in shown.out.split("Acknowledged\n")[1].splitlines()[0]
+    document = pgqueue("jobs", "show", wanted[0], "--json").document
+    assert (document["status"], document["state"]) == ("acknowledged", "dead")
+    assert document["acknowledgement"]["reason"] == "the shop is closed"
+    assert document["acknowledgement"]["at"] == document["acknowledged_at"]
+
+
+def test_acknowledge_of_acknowledged_job_says_so(pgqueue):
+    known, ready = die(), helpers.make_job(connection)
+    Job.objects.get(pk=known).acknowledge()
+    stdout = StringIO()
+    with pytest.raises(CommandError, match="Nothing was changed"):
+        pgqueue("jobs", "acknowledge", known, ready, "--reason", "gone", stdout=stdout)
+    assert "1 job left out: acknowledged already." in stdout.getvalue()
+    assert "1 job left out: ready, and acknowledge needs dead." in stdout.getvalue()
+
+
+def test_retry_takes_acknowledged_jobs_only_if_they_are_named(pgqueue):
+    known, letter = die(), die()
+    Job.objects.get(pk=known).acknowledge()
+    pgqueue("jobs", "retry", "--state", "dead", "--yes")
+    assert states() == {known: "dead", letter: "ready"}
+    pgqueue("jobs", "retry", "--state", "acknowledged", "--yes")
+    assert states() == {known: "ready", letter: "ready"}
+    again = die()
+    Job.objects.get(pk=again).acknowledge()
+    pgqueue("jobs", "retry", again)
+    assert states()[again] == "ready"
+
+
+def test_delete_by_filter_takes_acknowledged_jobs_too(pgqueue):
+    known = die(task_name="shop.charge")
+    Job.objects.get(pk=known).acknowledge()
+    pgqueue("jobs", "delete", "--task", "shop.charge", "--yes")
+    assert states() == {}
 
 
 def test_dry_run_prints_jobs_and_changes_none(pgqueue):

@@ -41,6 +41,7 @@ def one_of_each(db) -> dict[str, int]:
         "cancelling": helpers.make_job(connection),
         "succeeded": succeed(helpers.make_job(connection)),
         "dead": die(),
+        "acknowledged": die(),
         "cancelled": helpers.make_job(connection),
     }
     for word in ("running", "lost", "cancelling"):
@@ -48,6 +49,7 @@ def one_of_each(db) -> dict[str, int]:
     Execution.objects.filter(job_id=jobs["lost"]).update(lease_expires_at=timezone.now() - timedelta(seconds=5))
     operator.cancel(connection, [jobs["cancelling"], jobs["cancelled"]])
     Job.objects.filter(task_name="gone")._raw_delete("default")
+    operator.acknowledge(connection, [jobs["acknowledged"]])
     control.pause("mail")
     return jobs
 

@@ -36,6 +36,9 @@ FILL = {
     "finished jobs": f"WITH job AS ({JOB} CASE WHEN n % 2 = 0 THEN 'dead' ELSE 'succeeded' END, 1, "
     f"{NOW} - interval '2 h', {NOW}, {NOW} - n * interval '1 s' FROM generate_series(1, 20000) AS n RETURNING id) "
     f"{EXECUTION}, outcome, finished_at) SELECT id, 1, 3, {NOW}, {NOW}, 'succeeded', {NOW} FROM job",
+    "acknowledged jobs": f"WITH job AS ({JOB.replace('finished_at)', 'finished_at, acknowledged_at)')} 'dead', 1, "
+    f"{NOW} - interval '2 h', {NOW}, {NOW} + n * interval '1 ms', {NOW} FROM generate_series(1, 20000) AS n "
+    f"RETURNING id) {EXECUTION}, outcome, finished_at) SELECT id, 1, 3, {NOW}, {NOW}, 'failed', {NOW} FROM job",
     "due jobs": f"{JOB} 'ready', 0, {NOW}, {NOW} - n * interval '1 ms', NULL FROM generate_series(1, 5000) AS n",
     "later jobs": f"{JOB} 'ready', 0, {NOW}, {NOW} + n * interval '1 min', NULL FROM generate_series(1, 5000) AS n",
     "running jobs": f"WITH job AS ({JOB_THAT_RUNS} 'running', 1, {NOW}, {NOW}, NULL, {CLAIM} "
@@ -170,11 +173,14 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "DEPENDENTS_OF_JOB": ({"job_id": 7, "limit": LIMIT}, {"pgqueue_dependency_needs", "pgqueue_job_pkey"}),
     "WAITS_OF_JOB": ({"job_id": 11, "limit": LIMIT}, {"pgqueue_dependency_pkey", "pgqueue_job_pkey"}),
     "NESTED_BATCHES": ({"batch_id": 99, "nodes": 10}, {"pgqueue_batch_parent"}),
-    "NEWEST_DEAD": ({"limit": LIMIT, "seconds": 86400.0}, {"pgqueue_job_finished"}),
-    "DEAD_IN_A_ROW": ({"seconds": 3600.0, "least": 3, "limit": 20}, {"pgqueue_rollup_starts"}),
+    "NEWEST_DEAD": ({"limit": LIMIT, "seconds": 86400.0}, {"pgqueue_job_dead"}),
+    "DEAD_IN_A_ROW": (
+        {"seconds": 3600.0, "least": 3, "limit": 20, "jobs": LIMIT},
+        {"pgqueue_rollup_starts", "pgqueue_job_task"},
+    ),
     "DEAD_DEPENDENCIES": (
         {"limit": LIMIT, "dependents": 10, "tasks": 20},
-        {"pgqueue_job_finished", "pgqueue_dependency_needs", "pgqueue_job_pkey"},
+        {"pgqueue_job_dead", "pgqueue_dependency_needs", "pgqueue_job_pkey"},
     ),
     "FAILING_SCHEDULES": (
         {"schedules": 40, "runs": 10, "late_seconds": 60.0, "least": 3, "limit": 20},
@@ -204,12 +210,12 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "FAILURES_BY_CLASS": ({**PERIOD, "limit": 100}, {"pgqueue_rollup_starts"}),
     "FAILURES_OVER_TIME": (PERIOD, {"pgqueue_rollup_starts"}),
     "FAILURE_CLASSES": ({"seconds": 0.0, "limit": 100}, {"pgqueue_rollup_starts"}),
-    "DEAD_GROUPS": ({**SINCE_2000, "limit": LIMIT, "sample": 20}, {"pgqueue_job_finished", "pgqueue_execution_job"}),
+    "DEAD_GROUPS": ({**SINCE_2000, "limit": LIMIT, "sample": 20}, {"pgqueue_job_dead", "pgqueue_execution_job"}),
     "DEAD_MESSAGES": (
         {**SINCE_2000, "limit": LIMIT, "task_name": "task1", "exception_class": "x"},
-        {"pgqueue_job_finished", "pgqueue_execution_job"},
+        {"pgqueue_job_dead", "pgqueue_execution_job"},
     ),
-    "DEAD_BEYOND": ({**SINCE_2000, "limit": LIMIT}, {"pgqueue_job_finished"}),
+    "DEAD_BEYOND": ({**SINCE_2000, "limit": LIMIT}, {"pgqueue_job_dead"}),
     "RUNS_OF_SCHEDULES": (
         {"schedule_ids": "{1,2,3}", "limit": 11, "with_attempts": True},
         {"pgqueue_schedulerun_tick", "pgqueue_job_pkey", "pgqueue_execution_job", "pgqueue_worker_pkey"},

@@ -540,6 +540,84 @@ def test_preview_counts_in_the_database(engine, monkeypatch):
     assert (seen.chosen, seen.states, seen.has_more) == (20, {"dead": 20}, True)
 
 
+# ------------------------------------------------------------------ acknowledged jobs
+
+
+def acknowledged(engine: EngineConnection) -> list[int]:
+    rows = helpers.rows_of(engine, "pgqueue_job").items()
+    return sorted(job_id for job_id, row in rows if row["acknowledged_at"] is not None)
+
+
+@pytest.mark.parametrize("kind", ["filter", "list"])
+def test_acknowledge_changes_only_dead_letters_of_the_preview(engine, monkeypatch, kind):
+    known, *jobs = die(engine, 4, task_name="shop.charge")
+    [other] = die(engine, task_name="shop.refund")
+    operator.acknowledge(engine, [known])
+    listed = Selection(job_ids=(known, *jobs))
+    selection = Selection("dead", task_name="shop.charge") if kind == "filter" else listed
+    seen = preview(engine, "acknowledge", selection)
+    assert (seen.chosen, seen.left) == (3, 0 if kind == "filter" else 1)
+    [late] = die(engine, task_name="shop.charge")
+    meanwhile = jobs.pop()
+    audit_id = request_act(engine, "acknowledge", selection, previewed_at=seen.at, reason="no customer needs it")
+    operator.acknowledge(engine, [meanwhile])
+    woken: list[Any] = []
+    monkeypatch.setattr(service_module, "notify_keys_unblocked", woken.append)
+    finish(engine)
+    assert acknowledged(engine) == sorted([known, meanwhile, *jobs])
+    assert set(states(engine).values()) == {"dead"} and {other, late} <= states(engine).keys()
+    row = entry(engine, audit_id)
+    assert (row["action"], row["job_count"], row["outcome"]) == ("acknowledge", 2, "done")
+    assert audited(engine, audit_id) == jobs
+    assert woken == [engine], "one of the jobs may have blocked its limit key"
+
+
+def test_acknowledge_goes_on_at_its_rate_and_stops(engine):
+    jobs = die(engine, 5)
+    audit_id = request(engine, "acknowledge", DEAD, rate=2.0)
+    assert [len(execute_batch(engine, audit_id).changed)] == [2]
+    assert acknowledged(engine) == jobs[:2]
+    audit.stop_audit(engine, audit_id, "ada")
+    finish(engine)
+    assert acknowledged(engine) == jobs[:2]
+    assert entry(engine, audit_id)["outcome"] == "stopped"
+
+
+@pytest.mark.parametrize("action", ["retry", "delete"])
+def test_act_on_dead_letters_leaves_acknowledged_jobs(engine, action):
+    known, letter = die(engine, 2)
+    operator.acknowledge(engine, [known])
+    assert preview(engine, action, DEAD).chosen == 1
+    audit_id = request(engine, action, DEAD)
+    finish(engine)
+    assert audited(engine, audit_id) == [letter]
+    assert states(engine)[known] == "dead"
+
+
+def test_retry_of_listed_jobs_takes_acknowledged_ones(engine):
+    [known] = die(engine)
+    operator.acknowledge(engine, [known])
+    request(engine, "retry", Selection(job_ids=(known,)))
+    finish(engine)
+    assert states(engine) == {known: "ready"} and acknowledged(engine) == []
+
+
+def test_retry_of_a_key_is_not_left_to_a_later_acknowledged_job(engine):
+    first, later = die(engine, 2)
+    engine.execute("UPDATE pgqueue_job SET unique_key = 'one', finished_at = finished_at - interval '1 min'")
+    operator.acknowledge(engine, [later])
+    assert preview(engine, "retry", DEAD).chosen == 1
+    request(engine, "retry", DEAD)
+    finish(engine)
+    assert states(engine) == {first: "ready", later: "dead"}
+
+
+@pytest.mark.parametrize(("action", "word"), [("acknowledge", "cancelled"), ("acknowledge", "ready")])
+def test_acknowledge_of_other_states_is_refused(engine, action, word):
+    with pytest.raises(ValueError, match="use one of dead"):
+        preview(engine, action, Selection(word))
+
+
 # ------------------------------------------------------------------ plans
 
 
@@ -567,14 +645,23 @@ FILL = (
         "INSERT INTO pgqueue_job (task_name, arguments, state, attempt, run_after, worker_id, execution_id) "
         "SELECT 'shop.task', '{}', 'running', 1, '2026-01-01Z', n % 9, 2000 + n FROM generate_series(1, 2000) AS n"
     ),
+    (
+        "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, enqueued_at, finished_at, acknowledged_at) "
+        "SELECT 'shop.task' || n % 3, 'queue' || n % 2, '{}', 'dead', '2025-01-01Z', "
+        "'2025-01-01Z'::timestamptz + n * interval '1 s', '2026-01-01Z' FROM generate_series(1, 4000) AS n"
+    ),
     "INSERT INTO pgqueue_audit (action, filter) SELECT 'retry', '{}' FROM generate_series(1, 1000) AS n",
     "INSERT INTO pgqueue_audit_job (audit_id, job_id) SELECT 1 + n / 2000, n FROM generate_series(1, 4000) AS n",
     "ANALYZE pgqueue_job, pgqueue_execution, pgqueue_audit, pgqueue_audit_job",
 )
 ASKED = 50
 PLANS = {
-    "BULK_PAGE_FINISHED": (
+    "BULK_PAGE_DEAD": (
         ("retry", Selection("dead", exception_class="x")),
+        {"pgqueue_job_dead", "pgqueue_job_keyed", "pgqueue_audit_job_once", "pgqueue_audit_pkey"},
+    ),
+    "BULK_PAGE_FINISHED": (
+        ("retry", Selection("cancelled", exception_class="x")),
         {"pgqueue_job_finished", "pgqueue_job_keyed", "pgqueue_audit_job_once", "pgqueue_audit_pkey"},
     ),
     "BULK_PAGE_READY": (("cancel", Selection("ready")), {"pgqueue_job_ready", "pgqueue_audit_job_once"}),
@@ -654,7 +741,7 @@ def test_plan_of_preview_with_planner_defaults_reads_no_table_of_attempts(engine
     for name, selection in (
         ("BULK_PAGE_READY", Selection("ready")),
         ("BULK_PAGE_LISTED", Selection(job_ids=tuple(range(1, 1000)))),
-        ("BULK_PAGE_FINISHED", DEAD),
+        ("BULK_PAGE_DEAD", DEAD),
     ):
         given.clear()
         preview(engine, "retry" if selection is DEAD else "cancel", selection)

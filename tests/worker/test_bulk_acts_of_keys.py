@@ -102,7 +102,7 @@ def buffers_per_job(engine: EngineConnection, monkeypatch: pytest.MonkeyPatch, c
 
     def explained(on, statement, params):
         nonlocal buffers
-        assert statement is STATEMENTS["BULK_PAGE_FINISHED"]
+        assert statement is STATEMENTS["BULK_PAGE_DEAD"]
         text = statement.replace("*/", "*/ EXPLAIN (ANALYZE, BUFFERS, FORMAT json)", 1)
         [[plans]] = on.execute(text, {**params, "time_shift": "0 s"}, prepare=False).fetchall()
         buffers += plans[0]["Plan"]["Shared Hit Blocks"] + plans[0]["Plan"]["Shared Read Blocks"]

@@ -26,6 +26,7 @@ from django_pgqueue.acts import JOB_ACTS
 from django_pgqueue.admin import bulk_acts, databases
 from django_pgqueue.admin.act_view import act_view, check
 from django_pgqueue.admin.forms.new_jobs import FORM_FIELD, read_token
+from django_pgqueue.admin.forms.reason_form import ACKNOWLEDGE_NOTES
 from django_pgqueue.admin.navigation import redirect_to, rendered
 from django_pgqueue.lifecycle import bulk_acts as lifecycle_bulk_acts
 from django_pgqueue.lifecycle.bulk_acts import FormSentBefore, Selection
@@ -77,6 +78,7 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
         "succeeded_text": bulk_acts.count_text(preview.states.get(State.SUCCEEDED, 0), has_more=preview.has_more),
         "retries": action == TransitionName.RETRY,
         "moves": action == TransitionName.MOVE,
+        "notes": ACKNOWLEDGE_NOTES if action == TransitionName.ACKNOWLEDGE else (),
         "careful_rate": f"{CAREFUL_RATE:g}",
         "has_worker": any(worker.is_live for worker in stats.workers(alias)),
     }
@@ -121,13 +123,16 @@ def _request_once(request: HttpRequest, alias: str, action: str, selection: Sele
     token = read_token(request)
     if token is None:
         raise ValueError(_("The form was incomplete. Try again from here."))
+    reason = request.POST.get("reason", "").strip()[:MOST_REASON].replace("\0", "")
+    if action == TransitionName.ACKNOWLEDGE and not reason:
+        raise ValueError(_("Give a reason: the page of each job shows it."))
     try:
         return lifecycle_bulk_acts.request_act(
             connections[alias],
             action,
             _with_edited(alias, action, selection),
             done_by=request.user.get_username(),
-            reason=request.POST.get("reason", "").strip()[:MOST_REASON].replace("\0", ""),
+            reason=reason,
             form_token=token,
             **_options(request.POST),
         )

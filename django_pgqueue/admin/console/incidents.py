@@ -20,9 +20,8 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import stats
-from django_pgqueue.acts import RETRY
-from django_pgqueue.admin import bulk_acts, databases, private
+from django_pgqueue import acts, stats
+from django_pgqueue.admin import databases, private
 from django_pgqueue.admin.call_values import parameters_of
 from django_pgqueue.admin.formatting import breakable, full_date, moment, shortened, visible
 from django_pgqueue.admin.job.list_pages import as_parameter
@@ -133,16 +132,21 @@ def _row(request: HttpRequest, group: Incident, chosen: str, *, is_complete: boo
 
 
 def _links(request: HttpRequest, group: Incident, part: Incident | MessageGroup) -> dict[str, str]:
-    """Return the URLs of the list of a part of a group, and of the preview of its retry, or "" without permission."""
+    """Return the URLs of the list of a part of a group, and of the previews of its acts, or "" without permission."""
     bounds = {"since": part.first_at.isoformat(), "until": as_parameter(part.last_at), "task": group.task_name}
     message = {"message": WHOLE_MESSAGE + part.shape} if isinstance(part, MessageGroup) else {}
     listed = {"error": group.exception_class or NO_CLASS, **bounds, **message}
-    retried = {"action": "retry", "state": "dead", "error": group.exception_class, **bounds, **message}
-    may_retry = bulk_acts.is_allowed(request, RETRY.name)
+    chosen = {"state": "dead", "error": group.exception_class, **bounds, **message}
     return {
         "list_url": page_url(request, "deadjob_changelist", **listed),
-        "retry_url": page_url(request, "bulk_preview", **retried) if may_retry else "",
+        "retry_url": _act_url(request, acts.RETRY, chosen),
+        "acknowledge_url": _act_url(request, acts.ACKNOWLEDGE, chosen),
     }
+
+
+def _act_url(request: HttpRequest, act: acts.JobAct, chosen: Mapping[str, str]) -> str:
+    """Return the URL of the preview of a bulk act, or "" if the user may not request it."""
+    return page_url(request, "bulk_preview", action=act.name, **chosen) if act.is_allowed(request.user) else ""
 
 
 def _opened(request: HttpRequest, found: Incidents) -> Incident | None:

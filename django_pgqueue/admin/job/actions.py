@@ -1,10 +1,12 @@
-"""Retry, cancel, run, move and delete jobs from the admin: permissions, questions, messages and the history.
+"""The acts on jobs in the admin: retry, acknowledge, cancel, run, move and delete.
+
+This module has their permissions, questions, messages and entries in the history.
 
 Called by `jobs`, for one job or for a selection. The transitions are those of `lifecycle`. Each one changes a job only
 if the job is still as the page showed it (see `shown`), so a double click or a second operator cannot run a job twice.
 Retrying succeeded jobs needs a confirmation (see `confirmation`). So does retrying one job that *Edit and retry* has
-made a new job of; a retry of several jobs leaves such jobs out. Moves and deletions ask on pages of their own, which
-carry what the job's page showed, so the answer applies to that state only.
+made a new job of; a retry of several jobs leaves such jobs out. Moves, deletions and acknowledgements ask on pages of
+their own, which carry what the page before showed, so the answer applies to that state only.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any, ClassVar, Final
 from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import ValidationError
 from django.db import connections
 from django.db.models import QuerySet
@@ -32,6 +35,7 @@ from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.formatting import seen_at, visible
 from django_pgqueue.admin.forms import confirmation
 from django_pgqueue.admin.forms.form_page import PlaceForm, form_page
+from django_pgqueue.admin.forms.reason_form import ask_reason, reason_of
 from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.admin.row_operations import Operation
 from django_pgqueue.db.fields import statement_time
@@ -54,6 +58,8 @@ class JobOperation(Operation):
     """The options of `JobAct.change`."""
     text: str = ""
     """The text for the history; "" means the label."""
+    reason: str = ""
+    """The operator's reason, for the audit."""
 
     is_dangerous: ClassVar[bool] = False
     """Whether it cannot be undone. The page of a job offers it last, with a quiet button."""
@@ -65,11 +71,19 @@ class JobOperation(Operation):
             return False
         if transition is TransitionName.RUN_NOW:
             return bool(job.run_after > now)
+        if transition is TransitionName.ACKNOWLEDGE:
+            return job.acknowledged_at is None
         return not (transition is TransitionName.CANCEL and job.state == State.RUNNING and job.cancel_requested_at)
 
     def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
         """Return a page with a question about one job, or None if the form has answered it."""
         return confirmation.ask(request, self.act.transition, seen, site, self.edited(request, seen))
+
+    def ask_many(
+        self, request: HttpRequest, seen: Mapping[int, Seen], site: AdminSite, edited: Mapping[int, int | None]
+    ) -> HttpResponse | None:
+        """Return a page with a question about selected jobs, or None if the form has answered it."""
+        return confirmation.ask(request, self.act.transition, seen, site, edited, leaves_edited=True)
 
     def edited(self, request: HttpRequest, job_ids: Collection[int]) -> dict[int, int | None]:
         """Return which of these jobs *Edit and retry* has made new jobs of, if the operation is a retry."""
@@ -77,6 +91,10 @@ class JobOperation(Operation):
 
     def as_chosen(self, request: HttpRequest, job: Job) -> JobOperation:
         """Return the operation with the values of the form, after `ask()` has checked them."""
+        return self.with_reason(request)
+
+    def with_reason(self, request: HttpRequest) -> JobOperation:
+        """Return the operation with the reason in the form, if it has asked for one."""
         return self
 
 
@@ -143,6 +161,30 @@ class DeleteOperation(JobOperation):
         )
 
 
+@dataclass(frozen=True)
+class AcknowledgeOperation(JobOperation):
+    """Acknowledges dead jobs. It asks for a reason."""
+
+    def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
+        title = _("Acknowledge %(job)s?") % {"job": visible(str(job))}
+        return ask_reason(request, seen, site, title=title, back=page_url(request, "job_change", job.pk))
+
+    def ask_many(
+        self, request: HttpRequest, seen: Mapping[int, Seen], site: AdminSite, edited: Mapping[int, int | None]
+    ) -> HttpResponse | None:
+        if not seen:
+            return None
+        text = ngettext("Acknowledge %(count)s dead job?", "Acknowledge %(count)s dead jobs?", len(seen))
+        more = shown.hidden_input("action", request.POST.get("action", ""))
+        more += shown.hidden_input(ACTION_CHECKBOX_NAME, next(iter(seen)))
+        title, back = text % {"count": len(seen)}, request.get_full_path()
+        return ask_reason(request, seen, site, title=title, back=back, more=more)
+
+    def with_reason(self, request: HttpRequest) -> JobOperation:
+        reason = reason_of(request)
+        return replace(self, reason=reason, text=f"{self.label}: {reason}")
+
+
 def _move_form(request: HttpRequest, job: Job) -> MoveForm:
     """Return the form, with the posted values unless the button on the job's page was pressed."""
     return MoveForm(request.POST if "queue_name" in request.POST else None, database=str(job._state.db))
@@ -150,6 +192,11 @@ def _move_form(request: HttpRequest, job: Job) -> MoveForm:
 
 RETRY: Final = JobOperation(
     "retry", acts.RETRY, ngettext_lazy("%(count)d job is ready again.", "%(count)d jobs are ready again.", "count")
+)
+ACKNOWLEDGE: Final = AcknowledgeOperation(
+    "acknowledge",
+    acts.ACKNOWLEDGE,
+    ngettext_lazy("%(count)d job is acknowledged.", "%(count)d jobs are acknowledged.", "count"),
 )
 CANCEL: Final = JobOperation(
     "cancel",
@@ -169,7 +216,7 @@ MOVE: Final = MoveOperation(
 DELETE: Final = DeleteOperation(
     "delete", acts.DELETE, ngettext_lazy("%(count)d job is deleted.", "%(count)d jobs are deleted.", "count")
 )
-ON_ONE_JOB: Final = (RETRY, CANCEL, RUN_NOW, MOVE, DELETE)
+ON_ONE_JOB: Final = (RETRY, ACKNOWLEDGE, CANCEL, RUN_NOW, MOVE, DELETE)
 """The operations that the page of a job offers."""
 
 
@@ -239,9 +286,10 @@ def act_on_many(
         asked = len(rows)
         fitting = _fitting(request, operation, rows)
         edited = operation.edited(request, fitting)
-        transition = operation.act.transition
-        if question := confirmation.ask(request, transition, fitting, site, edited, leaves_edited=True):
-            return question
+    if question := operation.ask_many(request, fitting, site, edited):
+        return question
+    if fitting:
+        operation = operation.with_reason(request)
     changed = len(_act(request, operation, fitting, edited))
     _show_counts(request, operation, changed, asked - changed - len(edited), len(edited))
     return None
@@ -256,8 +304,8 @@ def _still_listed(queryset: QuerySet[Any], seen: dict[int, Seen]) -> dict[int, S
 
 def _selected(queryset: QuerySet[Any]) -> list[Any]:
     plain = queryset.prefetch_related(None).annotate(seen_at=statement_time())
-    columns = ("pk", "state", "finished_at", "run_after", "cancel_requested_at", "enqueued_at", "seen_at")
-    return list(plain.values_list(*columns, named=True)[:SELECTION_LIMIT])
+    columns = ("pk", "state", "finished_at", "run_after", "cancel_requested_at", "enqueued_at", "acknowledged_at")
+    return list(plain.values_list(*columns, "seen_at", named=True)[:SELECTION_LIMIT])
 
 
 def _fitting(request: HttpRequest, operation: JobOperation, rows: Sequence[Any]) -> dict[int, Seen]:
@@ -284,7 +332,8 @@ def _act(
     connection, asked = connections[databases.chosen(request)], len(seen)
     done_by, text = request.user.get_username(), operation.text or operation.label
     chosen = {"selected": asked, **({"edited": len(edited)} if edited else {})}
-    audit = ActAudit(connection, operation.act.name, chosen, done_by=done_by, total=asked - len(edited))
+    notes = {"total": asked - len(edited), "reason": operation.reason}
+    audit = ActAudit(connection, operation.act.name, chosen, done_by=done_by, **notes)
     changes = ActRun(connection, operation.act, seen, audit, operation.options, edited)
     message = f"{text}." if asked == 1 else f"{text}, one of {asked:,} jobs selected."
     for changed in changes.batches(alone=alone):

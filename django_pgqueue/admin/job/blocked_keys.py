@@ -1,4 +1,4 @@
-"""The dead job that blocks an ordered limit key, and the operations that unblock the key: retry it, or delete it.
+"""The dead job that blocks an ordered limit key, and the operations that unblock the key: retry, acknowledge, delete.
 
 The page of a job and the pages of limits show it. All queries read the index of ordered jobs, in the order in which the
 jobs of a key run.
@@ -23,10 +23,12 @@ from django_pgqueue.models.job_indexes import IN_ORDER
 from django_pgqueue.states import State
 from django_pgqueue.stats import Count
 
-from .actions import DELETE, RETRY, offered
+from .actions import ACKNOWLEDGE, DELETE, RETRY, offered
 
 BLOCKS: Final = 2
-"""The value of `limit_order` of a job that blocks its key when it is dead."""
+"""The value of `limit_order` of a job that blocks its key when it is dead, until it is acknowledged."""
+UNBLOCKED: Final = 3
+"""Its value when the job has blocked its key and was acknowledged."""
 COUNTED: Final = 1_000
 """Jobs behind a dead one that are counted."""
 DEAD_SEARCHED: Final = 10_000
@@ -62,7 +64,7 @@ def blocked_keys(alias: str, name: str | None = None) -> tuple[list[str], bool]:
         alias: The database.
         name: The name of a limit. By default the keys of all limits are returned.
     """
-    dead = Job.objects.using(alias).filter(state=State.DEAD, finished_at__isnull=False)
+    dead = Job.objects.using(alias).dead()
     latest = dead.annotate(place=Window(RowNumber(), order_by=["-finished_at"])).filter(place__lte=DEAD_SEARCHED + 1)
     kept = latest.filter(Q(limit_order=BLOCKS, limit_key__isnull=False) | Q(place=DEAD_SEARCHED + 1))
     found = list(kept.values_list("limit_key", "place"))
@@ -89,6 +91,6 @@ def _blocker(request: HttpRequest, job: Job) -> dict[str, Any]:
         "label": shortened(str(job)),
         "url": url,
         "died": moment_ago(job.finished_at, job),
-        "operations": offered(request, job, (RETRY, DELETE)) if url else [],
+        "operations": offered(request, job, (RETRY, ACKNOWLEDGE, DELETE)) if url else [],
         "shown": shown.fields(job),
     }

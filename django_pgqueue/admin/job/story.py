@@ -18,9 +18,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
+from django_pgqueue.acts.acknowledgements import Acknowledgement
 from django_pgqueue.acts.job_retries import SHOWN, JobRetry
 from django_pgqueue.admin import private
-from django_pgqueue.admin.formatting import duration, full_date, moment, seen_at, visible, word_badge
+from django_pgqueue.admin.formatting import duration, full_date, moment, seen_at, shortened, visible, word_badge
 from django_pgqueue.admin.navigation import allowed_url, key_jobs_url, limit_url, page_url
 from django_pgqueue.declared.limits import has_value, without_value
 from django_pgqueue.declared.steps import is_endless
@@ -46,7 +47,11 @@ class ReasonLink(NamedTuple):
 
 
 def story(
-    request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]], retries: Sequence[JobRetry]
+    request: HttpRequest,
+    job: Job,
+    attempts: Sequence[dict[str, Any]],
+    retries: Sequence[JobRetry],
+    acknowledgement: Acknowledgement | None = None,
 ) -> dict[str, Any]:
     """Return the variables of the templates in pgqueue/admin/job/. `attempts` are the latest, latest first."""
     vars(job)["latest_execution"] = attempts[0]["execution"] if attempts else None
@@ -59,7 +64,7 @@ def story(
         "reason": visible(sentence) if is_visible or not quotes else "",
         "reason_links": [] if why is None else list(reason_links(request, why)),
         "failure": failure(job, attempts),
-        "timeline": list(timeline(job, attempts, retries)),
+        "timeline": list(timeline(job, attempts, retries, acknowledgement)),
         "timeline_is_cut": len(attempts) > ATTEMPTS_IN_TIMELINE,
         "is_live": job.state not in FINISHED,
     }
@@ -155,14 +160,20 @@ def _link(request: HttpRequest, label: Promise | str, page: str, /, **parameters
 
 
 def timeline(
-    job: Job, attempts: Sequence[dict[str, Any]], retries: Sequence[JobRetry] = ()
+    job: Job,
+    attempts: Sequence[dict[str, Any]],
+    retries: Sequence[JobRetry] = (),
+    acknowledgement: Acknowledgement | None = None,
 ) -> Iterator[dict[str, str]]:
     """Yield what happened to a job, oldest first, each with the time since the entry before it.
 
     `state` gives the colour of an entry.
     """
     before: datetime | None = None
-    for at, label, state in sorted(_events(job, attempts, retries), key=lambda event: event[0]):
+    events = [*_events(job, attempts, retries)]
+    if acknowledgement is not None:
+        events.append((acknowledgement.at, acknowledgement_event(acknowledgement), "acknowledged"))
+    for at, label, state in sorted(events, key=lambda event: event[0]):
         span = "" if before is None else duration(max(at - before, timedelta()))
         yield {"at": moment(at), "label": label, "after": span, "state": state}
         before = at
@@ -188,6 +199,23 @@ def _events(
     latest = attempts[0]["execution"].finished_at if attempts else None
     if job.finished_at is not None and job.finished_at != latest:
         yield job.finished_at, str(job.state), str(job.state)
+
+
+def acknowledgement_text(acknowledgement: Acknowledgement) -> str:
+    """Return who has acknowledged a job, when and why, as a sentence."""
+    words = {"who": _operator(acknowledgement.by), "at": full_date(acknowledgement.at)}
+    text = _("Acknowledged by %(who)s at %(at)s") % words
+    return f"{text}: {visible(acknowledgement.reason)}" if acknowledgement.reason else f"{text}."
+
+
+def acknowledgement_event(acknowledgement: Acknowledgement) -> str:
+    """Return the acknowledgement of a job as an entry of the timeline."""
+    text = _("acknowledged by %(who)s") % {"who": _operator(acknowledgement.by)}
+    return f"{text}: {shortened(acknowledgement.reason)}" if acknowledgement.reason else text
+
+
+def _operator(name: str) -> str:
+    return shortened(name) if name else _("a program that wrote no audit")
 
 
 def _events_of(attempt: dict[str, Any]) -> Iterator[tuple[datetime, str, str]]:

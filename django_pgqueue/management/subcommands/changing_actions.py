@@ -1,4 +1,4 @@
-"""`manage.py pgqueue jobs retry|cancel|move|delete`: change the jobs with some ids, or all that meet some filters.
+"""`manage.py pgqueue jobs retry|acknowledge|cancel|move|delete`: change jobs with some ids, or that meet some filters.
 
 `_run()` finds the jobs, reads them, shows how many it would change, and asks. `paced_changes.change_all()` then changes
 each job only if the job is still as it was read.
@@ -59,6 +59,7 @@ class JobAction:
         words: The values of `--state`.
         default_words: Returns the states of the jobs to change without `--state`.
         options: Returns the options of `JobAct.change`. Raises `UsageError` for invalid ones.
+        note: What does not change. The preview says it.
     """
 
     act: JobAct
@@ -66,6 +67,7 @@ class JobAction:
     words: tuple[str, ...]
     default_words: Callable[[Options], tuple[str, ...]]
     options: Callable[[Options], dict[str, Any]] = lambda options: {}
+    note: str = ""
 
     @property
     def name(self) -> str:
@@ -119,7 +121,7 @@ def run_action(
     if missing := sorted(set(filters.ids) - {job.pk for job in jobs}):
         raise NotFound(f"Job {missing[0]} does not exist in the database {filters.alias!r}.")
     states = {STATE_OF[word] for word in filters.words}
-    fitting = [job for job in jobs if job.state in states and not (action is CANCEL_ACTION and job.cancel_requested_at)]
+    fitting = [job for job in jobs if job.state in states and not _is_done_before(action, job)]
     connection = connections[filters.alias]
     edited = edited_jobs(connection, action.act, [job.pk for job in fitting])
     left_out = {} if change_options.get("with_edited") else edited
@@ -147,6 +149,13 @@ def run_action(
     change_all(action.done, changes, audit, out, options["rate"], after_batch or (lambda job_ids: None))
 
 
+def _is_done_before(action: JobAction, job: SeenJob) -> bool:
+    """Return whether somebody has requested the change of a job before."""
+    if action is CANCEL_ACTION:
+        return job.cancel_requested_at is not None
+    return action is ACKNOWLEDGE_ACTION and job.acknowledged_at is not None
+
+
 def _details(options: Options, edited_count: int) -> dict[str, Any]:
     """Return what the audit stores besides the filters: the target, and how many jobs are left out as edited."""
     found = {name: value for name in TARGETS if (value := options.get(name)) is not None}
@@ -171,6 +180,8 @@ def _preview(
     chosen = {job.pk for job in fitting}
     for state, count in Counter(job.state for job in jobs if job.pk not in chosen).items():
         out.write(f"{counted(count)} left out: {_why_left_out(action, state)}.")
+    if fitting and action.note:
+        out.write(action.note)
 
 
 def _preview_edited(edited: Mapping[int, int | None], out: Output, *, is_left_out: bool, with_ids: bool) -> None:
@@ -189,18 +200,20 @@ def _preview_edited(edited: Mapping[int, int | None], out: Output, *, is_left_ou
 def _why_left_out(action: JobAction, state: str) -> str:
     if action is CANCEL_ACTION and state == State.RUNNING:
         return "a worker is stopping it already"
+    if action is ACKNOWLEDGE_ACTION and state == State.DEAD:
+        return "acknowledged already"
     if action is RETRY_ACTION and state in FINISHED_WORDS:
         return f"{state}, and only dead jobs are retried without --finished"
     return f"{state}, and {action.name} needs {' or '.join(dict.fromkeys(STATE_OF[word] for word in action.words))}"
 
 
-# ---------------------------------------------------------------------------- the four actions
+# ---------------------------------------------------------------------------- the five actions
 
 
 def _words_to_retry(options: Options) -> tuple[str, ...]:
     if options["finished"]:
         return FINISHED_WORDS
-    if options["state"] not in (None, State.DEAD):
+    if options["state"] not in (None, "dead", "acknowledged"):
         raise UsageError(f"Pass --finished to retry {options['state']} jobs: otherwise only dead jobs are retried.")
     return (State.DEAD,)
 
@@ -212,6 +225,13 @@ def _retry_options(options: Options) -> dict[str, Any]:
     if not options["ids"]:
         raise UsageError("Pass the ids of the jobs with --with-edited.")
     return {"with_edited": True}
+
+
+def _acknowledge_options(options: Options) -> dict[str, Any]:
+    """Raise `UsageError` if the reason is missing: the job's page shows it to those who find the job later."""
+    if not options["reason"].strip():
+        raise UsageError("Pass --reason: the audit and the page of each job show why nobody has to deal with it.")
+    return {}
 
 
 def _move_options(options: Options) -> dict[str, Any]:
@@ -232,6 +252,14 @@ def _move_options(options: Options) -> dict[str, Any]:
 
 
 RETRY_ACTION: Final = JobAction(acts.RETRY, "Retried", FINISHED_WORDS, _words_to_retry, _retry_options)
+ACKNOWLEDGE_ACTION: Final = JobAction(
+    acts.ACKNOWLEDGE,
+    "Acknowledged",
+    ("dead",),
+    lambda options: ("dead",),
+    _acknowledge_options,
+    "They stay dead. Their batches still count them as failed, and jobs that depend on them stay as they are.",
+)
 CANCEL_ACTION: Final = JobAction(
     acts.CANCEL,
     "Cancelled, or asked to stop,",
@@ -268,6 +296,7 @@ def _subcommand(
 
 
 RETRY: Final = _subcommand(RETRY_ACTION, "Make dead jobs ready again, with all their attempts.", _add_retry)
+ACKNOWLEDGE: Final = _subcommand(ACKNOWLEDGE_ACTION, "Take dead jobs out of the lists, without a retry.")
 CANCEL: Final = _subcommand(CANCEL_ACTION, "Cancel waiting jobs, and ask running ones to stop.")
 MOVE: Final = _subcommand(MOVE_ACTION, "Move waiting jobs to another queue or priority.", _add_move)
 DELETE: Final = _subcommand(DELETE_ACTION, "Delete finished jobs and their attempts.")

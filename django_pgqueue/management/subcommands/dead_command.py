@@ -1,4 +1,4 @@
-"""`manage.py pgqueue dead list|retry`: dead letters by task and exception class, and the retry of one such group."""
+"""`manage.py pgqueue dead list|retry|acknowledge`: dead letters by task and error class, and acts on such a group."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Final
 from django.db.models import Count, Max, Min, OuterRef, Subquery
 
 from django_pgqueue.display import in_line
-from django_pgqueue.job_search import is_cut, label_of, meeting, ranges, searched_by
+from django_pgqueue.job_search import Filters, is_cut, label_of, meeting, ranges, searched_by
 from django_pgqueue.models import Execution
 from django_pgqueue.states import ActOutcome, Outcome, State
 
-from .changing_actions import RETRY_ACTION, add_change_options, run_action
+from .changing_actions import ACKNOWLEDGE_ACTION, RETRY_ACTION, add_change_options, run_action
 from .filter_options import add_filters, filters_of, given_filters
 from .output import Column, Output, counted, date_of
 from .paced_changes import Stop
@@ -73,15 +73,28 @@ def _add_retry(parser: ArgumentParser) -> None:
     )
 
 
-def _retry(options: Options, out: Output) -> None:
+def _filters_of_group(options: Options) -> Filters:
     if not given_filters(options):
         raise UsageError("Pass at least one filter, such as --task or --error. `dead list` shows the groups.")
-    filters = filters_of(options, words=(State.DEAD,))
+    return filters_of(options, words=(State.DEAD,))
+
+
+def _retry(options: Options, out: Output) -> None:
+    filters = _filters_of_group(options)
     if options["stop_on_failure"]:
         rate = options["rate"] or CAREFUL_RATE
         run_action(RETRY_ACTION, filters, {**options, "rate": rate}, out, Watch(filters.alias))
     else:
         run_action(RETRY_ACTION, filters, options, out)
+
+
+def _add_acknowledge(parser: ArgumentParser) -> None:
+    add_filters(parser, ())
+    add_change_options(parser)
+
+
+def _acknowledge(options: Options, out: Output) -> None:
+    run_action(ACKNOWLEDGE_ACTION, _filters_of_group(options), options, out)
 
 
 class Watch:
@@ -112,9 +125,12 @@ class Watch:
 
 DEAD: Final = Subcommand(
     "dead",
-    "Show dead letters by task and error, and retry such a group.",
+    "Show dead letters by task and error, and retry or acknowledge such a group.",
     actions=(
         Subcommand("list", "Count dead letters by task and exception class.", _add_list, _list),
         Subcommand("retry", "Retry dead letters, for example those of one task and error.", _add_retry, _retry),
+        Subcommand(
+            "acknowledge", "Take dead letters out of the lists, without a retry.", _add_acknowledge, _acknowledge
+        ),
     ),
 )

@@ -24,7 +24,7 @@ ERROR_LIMIT: Final = 200
 """Characters of an error that a list reads."""
 COLUMNS: Final = (
     *("pk", "task_name", "queue_name", "priority", "limit_key", "state", "attempt", "max_attempts"),
-    *("enqueued_at", "run_after", "finished_at", "cancel_requested_at"),
+    *("enqueued_at", "run_after", "finished_at", "acknowledged_at", "cancel_requested_at"),
 )
 
 
@@ -43,6 +43,7 @@ class JobRow:
     enqueued_at: datetime
     run_after: datetime
     finished_at: datetime | None
+    acknowledged_at: datetime | None
     cancel_requested_at: datetime | None
     seen_at: datetime
     word: str
@@ -84,6 +85,7 @@ class JobRow:
             "due_at": self.run_after,
             "started_at": execution and execution.started_at,
             "finished_at": self.finished_at,
+            "acknowledged_at": self.acknowledged_at,
             "error_class": execution.exception_class if execution else "",
             "error": vars(execution)["short_error"] if execution else "",
         }
@@ -123,12 +125,13 @@ class SeenJob:
     finished_at: datetime | None
     run_after: datetime
     cancel_requested_at: datetime | None
+    acknowledged_at: datetime | None
 
 
 def read_seen(alias: str, ids: Sequence[int]) -> list[SeenJob]:
     """Return what an action has to know of these jobs, in the order of `ids`, in batches."""
     found: dict[int, SeenJob] = {}
-    columns = ("pk", "task_name", "state", "finished_at", "run_after", "cancel_requested_at")
+    columns = ("pk", "task_name", "state", "finished_at", "run_after", "cancel_requested_at", "acknowledged_at")
     for start in range(0, len(ids), BATCH_SIZE):
         jobs = Job.objects.using(alias).filter(pk__in=ids[start : start + BATCH_SIZE])
         found.update((row[0], SeenJob(*row)) for row in jobs.values_list(*columns))

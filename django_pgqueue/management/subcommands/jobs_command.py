@@ -73,13 +73,14 @@ def _list(options: Options, out: Output) -> None:
 
 JOBS = Subcommand(
     "jobs",
-    "Find jobs, look at one, and retry, cancel, move or delete many.",
+    "Find jobs, look at one, and retry, acknowledge, cancel, move or delete many.",
     actions=(
         Subcommand("list", "List jobs, by state, queue, task, time or error.", _add_list, _list),
         Subcommand(
             "show", "Show one job: state, error, arguments, attempts.", show_action.add_arguments, show_action.show
         ),
         changing_actions.RETRY,
+        changing_actions.ACKNOWLEDGE,
         changing_actions.CANCEL,
         changing_actions.MOVE,
         changing_actions.DELETE,

@@ -35,6 +35,7 @@ COLOURS: Final = {
     "cancelling": "yellow",
     "succeeded": "grey",
     "dead": "red",
+    "acknowledged": "grey",
     "cancelled": "grey",
     "stopped": "grey",
     "silent": "red",

@@ -1,8 +1,9 @@
 """Change many jobs in batches, at a rate, each only if it is still as it was read.
 
-`jobs retry|cancel|move|delete` and `dead retry` call it. Each batch is a transaction that also adds its jobs to the
-audit, so an interruption leaves whole batches behind. A second operator, or a job that runs in the meantime, cannot
-make an action change more than was shown, because the statements compare each job with what was read (`states.Seen`).
+`jobs retry|acknowledge|cancel|move|delete` and `dead retry|acknowledge` call it. Each batch is a transaction that also
+adds its jobs to the audit, so an interruption leaves whole batches behind. A second operator, or a job that runs in the
+meantime, cannot make an action change more than was shown, because the statements compare each job with what was read
+(`states.Seen`).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from django.db.models import TextField
 from django.db.models.functions import Cast, Left, Right
 
 from django_pgqueue import stats
+from django_pgqueue.acts.acknowledgements import Acknowledgement, acknowledgement_of
 from django_pgqueue.acts.job_retries import SHOWN, JobRetry, retries_before, retries_of
 from django_pgqueue.display import Shown, duration, in_line, pretty_json, shown_arguments, shown_result, visible
 from django_pgqueue.ground.attempt_ends import STACK_START, Loss, end_of
@@ -80,16 +81,24 @@ def show(options: Options, out: Output) -> None:
         raise missing_job(job_id, alias)
     [row] = rows
     texts, retries = _texts(alias, job_id), retries_of(alias, job_id)
+    acknowledgement = acknowledgement_of(alias, row)
     attempts, retries = _attempts(row, alias, retries), retries[-SHOWN:]
     found = stats.why(job_id, alias, time_text=None if out.is_json else date_of)
     log = ExecutionLog.latest_of(alias, job_id)
     steps = shown_steps.read_steps(alias, job_id, row.task_name)
     if out.is_json:
         shown = [shown_steps.as_json(step) for step in steps]
-        more = {"retries": list(map(_retry_as_json, retries)), "steps": shown, "log": _log_as_json(log)}
+        more = {
+            "retries": list(map(_retry_as_json, retries)),
+            "acknowledgement": acknowledgement and acknowledgement._asdict(),
+            "steps": shown,
+            "log": _log_as_json(log),
+        }
         out.json({**_document(row, found, texts, attempts), **more})
     else:
         _write(row, found, texts, attempts, out)
+        if acknowledgement is not None:
+            _section(out, "Acknowledged", _acknowledged(acknowledgement))
         _section(out, "Retries", "\n".join(f"{date_of(each.at)}  {in_line(_retry(each))}" for each in retries))
         if steps:
             out.write("\n" + out.coloured("Steps"))
@@ -321,6 +330,11 @@ def _retry(retry: JobRetry) -> str:
     by = retry.by or "an operator"
     text = f"{by} began to retry several jobs, this one included" if retry.is_bulk else f"retried by {by}"
     return f"{text}: {retry.reason}" if retry.reason else text
+
+
+def _acknowledged(acknowledgement: Acknowledgement) -> str:
+    by = acknowledgement.by or "a program that wrote no audit"
+    return in_line(f"{date_of(acknowledgement.at)}  by {by}: {acknowledgement.reason}".rstrip(": "))
 
 
 def _after(attempt: ShownAttempt) -> str:

@@ -23,29 +23,57 @@ from django_pgqueue.stats.ownership import no_worker_text
 
 from .cause import CauseKind
 
-# Count for each task the jobs that died within the last seconds and since its last success, the most first.
+# Count for each task the jobs that died within the last seconds and since its last success, the most first, without
+# those that were acknowledged. At most `jobs` of the latest finished jobs of a task are read for these. If it has more,
+# and some of them were acknowledged, only the dead letters among those that were read count: the count is not exact.
 #
-# Index: pgqueue_rollup_starts
-# Cost:  the rollup rows of the period: one for each minute, queue, task and exception class
+# Index: pgqueue_rollup_starts, pgqueue_job_task
+# Cost:  the rollup rows of the period: one for each minute, queue, task and exception class; `jobs` jobs of each task
 DEAD_IN_A_ROW: Final = """/* pgqueue:dead_in_a_row */
-SELECT task_name, sum(dead)::bigint
+WITH failing AS MATERIALIZED (
+    SELECT task_name, sum(dead)::bigint AS dead, min(starts_at) AS since
+    FROM (
+        SELECT task_name, dead, starts_at,
+               max(starts_at) FILTER (WHERE succeeded > 0) OVER (PARTITION BY task_name) AS succeeded_at
+        FROM pgqueue_rollup
+        WHERE span = ANY ('{part,minute,hour}')
+          AND starts_at >= statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(seconds)s::float8)
+          AND succeeded + dead > 0
+    ) AS recent
+    WHERE succeeded_at IS NULL OR starts_at > succeeded_at
+    GROUP BY task_name
+    HAVING sum(dead) >= %(least)s
+    ORDER BY 2 DESC, 1
+    LIMIT %(limit)s
+)
+SELECT task_name, dead, is_exact
 FROM (
-    SELECT task_name, dead, starts_at,
-           max(starts_at) FILTER (WHERE succeeded > 0) OVER (PARTITION BY task_name) AS succeeded_at
-    FROM pgqueue_rollup
-    WHERE span = ANY ('{part,minute,hour}')
-      AND starts_at >= statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(seconds)s::float8)
-      AND succeeded + dead > 0
-) AS recent
-WHERE succeeded_at IS NULL OR starts_at > succeeded_at
-GROUP BY task_name
-HAVING sum(dead) >= %(least)s
-ORDER BY 2 DESC, 1
-LIMIT %(limit)s
+    SELECT failing.task_name, jobs.acknowledged = 0 OR jobs.total < %(jobs)s AS is_exact,
+           CASE
+               WHEN jobs.acknowledged = 0 THEN failing.dead
+               WHEN jobs.total < %(jobs)s THEN failing.dead - jobs.acknowledged
+               ELSE jobs.dead
+           END AS dead
+    FROM failing
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS total, count(acknowledged_at) AS acknowledged,
+               count(*) FILTER (WHERE state = 'dead' AND acknowledged_at IS NULL) AS dead
+        FROM (
+            SELECT state, acknowledged_at
+            FROM pgqueue_job
+            WHERE task_name = failing.task_name AND finished_at IS NOT NULL AND finished_at >= failing.since
+            ORDER BY finished_at DESC
+            LIMIT %(jobs)s
+        ) AS latest
+    ) AS jobs
+) AS counted
+WHERE dead >= %(least)s
+ORDER BY dead DESC, task_name
 """
 
 # Return the schedules that are on and late, could not be fired, or whose latest jobs died: how late they are, the
-# problem, how many jobs died since the latest one that succeeded, whether these are all, and the latest dead job.
+# problem, how many jobs died since the latest one that succeeded, whether these are all, and the latest dead job. Jobs
+# that were acknowledged do not count.
 # Nobody knows how a removed job ended, so the count does not go on behind it.
 #
 # Index: pgqueue_schedulerun_tick and pgqueue_job_pkey for each run
@@ -66,12 +94,12 @@ FROM (
         LIMIT %(schedules)s
     ) AS schedule
     CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE state = 'dead' AND place < coalesce(end_place, place + 1)) AS dead,
+        SELECT count(*) FILTER (WHERE is_dead AND place < coalesce(end_place, place + 1)) AS dead,
                CASE WHEN bool_or(end_place IS NOT NULL) THEN bool_or(place = end_place AND state = 'succeeded')
                     ELSE count(*) < %(runs)s END AS is_exact,
-               max(job_id) FILTER (WHERE state = 'dead' AND place < coalesce(end_place, place + 1)) AS job_id
+               max(job_id) FILTER (WHERE is_dead AND place < coalesce(end_place, place + 1)) AS job_id
         FROM (
-            SELECT run.job_id, job.state, run.place,
+            SELECT run.job_id, job.state, job.is_dead, run.place,
                    min(run.place) FILTER (
                        WHERE run.job_id IS NOT NULL AND (job.state IS NULL OR job.state = 'succeeded')
                    ) OVER () AS end_place
@@ -85,7 +113,12 @@ FROM (
                     LIMIT %(runs)s
                 ) AS newest
             ) AS run
-            LEFT JOIN LATERAL (SELECT state FROM pgqueue_job WHERE id = run.job_id LIMIT 1) AS job ON true
+            LEFT JOIN LATERAL (
+                SELECT state, state = 'dead' AND acknowledged_at IS NULL AS is_dead
+                FROM pgqueue_job
+                WHERE id = run.job_id
+                LIMIT 1
+            ) AS job ON true
         ) AS placed
     ) AS latest
 ) AS found
@@ -97,14 +130,14 @@ LIMIT %(limit)s
 # Count the newest dead jobs of workflows that other jobs wait for, by task: how many they are, the first of them, how
 # many jobs wait for them directly, and whether there can be more of these.
 #
-# Index: pgqueue_job_finished for the dead jobs, pgqueue_dependency_needs and pgqueue_job_pkey for their dependents
+# Index: pgqueue_job_dead for the dead jobs, pgqueue_dependency_needs and pgqueue_job_pkey for their dependents
 # Cost:  at most `limit` dead jobs, and at most `dependents` edges of each that is part of a workflow
 DEAD_DEPENDENCIES: Final = """/* pgqueue:dead_dependencies */
 SELECT dead.task_name, count(DISTINCT dead.id), min(dead.id), count(DISTINCT edge.job_id), bool_or(edge.is_cut)
 FROM (
     SELECT id, task_name, in_graph
     FROM pgqueue_job
-    WHERE state = 'dead' AND finished_at IS NOT NULL
+    WHERE state = 'dead' AND finished_at IS NOT NULL AND acknowledged_at IS NULL
     ORDER BY finished_at DESC
     LIMIT %(limit)s
 ) AS dead
@@ -129,6 +162,8 @@ SELECT has_table_privilege('pgqueue_schedule', 'SELECT') AND has_table_privilege
 HOUR_SECONDS: Final = 3600.0
 LEAST_DEAD: Final = 3
 """Jobs in a row that have to die until a task or a schedule counts as failing."""
+JOBS_OF_TASK_READ: Final = 500
+"""Latest finished jobs of a failing task that are searched for acknowledged ones."""
 LATE_SECONDS: Final = 60.0
 LISTED: Final = 20
 """Tasks that are read at most."""
@@ -152,10 +187,11 @@ def late_limit_seconds() -> float:
 
 
 class DeadInARow(NamedTuple):
-    """How many jobs of a task died within the last hour, and since its last success."""
+    """How many jobs of a task died within the last hour, and since its last success, and were not acknowledged."""
 
     task_name: str
     dead: int
+    is_exact: bool
 
 
 class FailingSchedule(NamedTuple):
@@ -309,7 +345,7 @@ def _unknown(rows: Iterable[Ready]) -> dict[str, Count]:
 
 
 def _dead_in_a_row(reading: DepthReading) -> list[DeadInARow]:
-    params = {"seconds": HOUR_SECONDS, "least": LEAST_DEAD, "limit": LISTED}
+    params = {"seconds": HOUR_SECONDS, "least": LEAST_DEAD, "limit": LISTED, "jobs": JOBS_OF_TASK_READ}
     return [DeadInARow(*row) for row in execute(reading.connection, DEAD_IN_A_ROW, params)]
 
 

@@ -51,10 +51,11 @@ def dead_dependencies(facts: Facts, words: Words) -> Iterator[Cause]:
 def failing_tasks(facts: Facts, words: Words) -> Iterator[Cause]:
     """Yield the tasks of which jobs died, and none succeeded since."""
     for found in facts.dead_in_a_row:
+        jobs = Count(found.dead, found.is_exact)
         yield Cause(
             kind=CauseKind.TASK_FAILING,
-            sentence=f"{in_words(found.task_name)} died {found.dead:,} times in a row within the last hour.",
-            jobs=Count(found.dead),
+            sentence=f"{in_words(found.task_name)} died {jobs} times in a row within the last hour.",
+            jobs=jobs,
             name=found.task_name,
             pause=facts.pauses.of_tasks.get(found.task_name),
         )

@@ -39,8 +39,8 @@ SENTENCES: Final = {
     CauseKind.BREAKER_OPEN: ("the circuit breaker of {what} is open.", "the circuit breakers of {what} are open."),
     CauseKind.LIMIT_UNDECLARED: (UNDECLARED, UNDECLARED),
     CauseKind.BLOCKED_BY_DEAD: (
-        "{what} is blocked by the dead job {job}: retry or delete it.",
-        "{what} are blocked by dead jobs, one by the job {job}: retry or delete them.",
+        "{what} is blocked by the dead job {job}: retry, acknowledge or delete it.",
+        "{what} are blocked by dead jobs, one by the job {job}: retry, acknowledge or delete them.",
     ),
     CauseKind.KEY_HELD: (
         "{what} is held, because a task raised Throttled.",

@@ -98,7 +98,7 @@ def _order(job: ExplainedJob, state: KeyState) -> str:
     row = job.row
     first = f"Job {state.head_id} of the same ordered key {in_words(row.limit_key)} comes first"
     if state.head_state == State.DEAD:
-        return f"{first}, and it is dead: retry or delete it."
+        return f"{first}, and it is dead: retry, acknowledge or delete it."
     if state.head_state == State.RUNNING:
         return f"{first}, and it is running."
     due_seconds = state.head_due_seconds or 0.0

@@ -16,7 +16,7 @@ import psycopg
 
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import concerns_all_statements, message_without_detail
-from django_pgqueue.db.notifications import notify_cancel_requested
+from django_pgqueue.db.notifications import notify_cancel_requested, notify_keys_unblocked
 from django_pgqueue.db.statements import repeat_if_stale
 from django_pgqueue.ends.graphs import advanced_transitions
 from django_pgqueue.ground.log_events import event
@@ -90,6 +90,10 @@ class BulkActs:
 
     def _react(self, connection: EngineConnection, batch: ActBatch) -> None:
         if batch.action is TransitionName.DELETE:  # nobody waits for a finished job
+            return
+        if batch.action is TransitionName.ACKNOWLEDGE:  # the jobs stay dead, and may have blocked their limit keys
+            if batch.changed:
+                notify_keys_unblocked(connection)
             return
         if State.RUNNING in batch.changed.values():
             notify_cancel_requested(connection)

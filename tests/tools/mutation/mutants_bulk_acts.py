@@ -79,7 +79,7 @@ BULK_ACTS = [
             "an act takes what died since",
             "\n      AND finished_at <= %(until_at)s::timestamptz",
             "\n      AND (true OR finished_at <= %(until_at)s::timestamptz)",
-            "BULK_PAGE_FINISHED",
+            "FROM_OLDEST",
         ),
         Mutant(
             "an act takes what was retried since",

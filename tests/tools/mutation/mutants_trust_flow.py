@@ -164,14 +164,14 @@ TRUST_FLOW = [
         "a bulk act revives the first job of a key",
         old='AND id > job.id\n                  AND "',
         new='AND false\n                  AND "',
-        statement="BULK_PAGE_FINISHED",
+        statement="WITHOUT_LATER",
         tests=("tests/worker/test_bulk_acts.py",),
     ),
     Mutant(
         "a bulk act revives another job of a key whose latest has run again",
         old="AND finished_at > %(previewed_at)s::timestamptz",
         new="AND false",
-        statement="BULK_PAGE_FINISHED",
+        statement="WITHOUT_LATER",
         tests=("tests/worker/test_bulk_acts_of_keys.py",),
     ),
     Mutant(

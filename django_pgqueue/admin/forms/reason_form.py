@@ -1,0 +1,66 @@
+"""The page that asks why nobody has to deal with dead jobs any more, before they are acknowledged.
+
+`job.actions` shows it, for one job and for selected ones. The preview of a bulk act asks in its own form, and shows the
+same notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from django import forms
+from django.contrib.admin import AdminSite
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue.admin import shown
+from django_pgqueue.states import Seen
+
+from . import confirmation
+from .form_page import form_page
+
+REASON_LENGTH: Final = 1000
+EMPTY: Final = SafeString()
+"""No further inputs. Any other empty text would make the inputs unsafe, so the page would show them as text."""
+ACKNOWLEDGE_NOTES: Final = [
+    gettext_lazy("An acknowledged job stays dead, and leaves the dead letters, the incidents and the counts of them."),
+    gettext_lazy("If it blocks its limit key, the later jobs of the key may start. You can still retry it."),
+    gettext_lazy("Its batch still counts it as failed, and jobs that depend on it stay as they are."),
+]
+"""What an acknowledgement changes, and what not."""
+
+
+class ReasonForm(forms.Form):
+    """Why nobody has to deal with the jobs any more."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        max_length=REASON_LENGTH,
+        help_text=gettext_lazy("The page of each job shows it with your name."),
+    )
+
+
+def ask_reason(
+    request: HttpRequest,
+    seen: Mapping[int, Seen],
+    site: AdminSite,
+    *,
+    title: str,
+    back: str,
+    more: SafeString = EMPTY,
+) -> HttpResponse | None:
+    """Return the page that asks for the reason, or None if the form has given one. `more` are further hidden inputs."""
+    form = ReasonForm(request.POST if confirmation.is_given(request) else None)
+    if form.is_bound and form.is_valid():
+        return None
+    hidden = shown.hidden(seen) + shown.hidden_input(confirmation.FIELD, 1) + more
+    notes = list(ACKNOWLEDGE_NOTES)
+    return form_page(request, site, form, title=title, submit=_("Acknowledge"), back=back, notes=notes, hidden=hidden)
+
+
+def reason_of(request: HttpRequest) -> str:
+    """Return the reason that the form has given, after `ask_reason()` has checked it."""
+    return request.POST["reason"].strip()
