@@ -50,7 +50,10 @@ PLACES: Final = (
     LinkedPage("doctor", _("Doctor"), "pgqueue.view_job"),
 )
 """All pages that the navigation links, in its order. It leaves out a page whose model is not registered."""
-PERMISSIONS: Final = {place.name.removesuffix("list"): place.permission for place in PLACES}
+PERMISSIONS: Final = {
+    **{place.name.removesuffix("list"): place.permission for place in PLACES},
+    "search": "pgqueue.view_job",
+}
 """The permissions of these pages. The page of a row, such as `job_change`, needs that of its list."""
 
 
@@ -132,6 +135,20 @@ def navigation(request: HttpRequest, site: AdminSite, current: str) -> dict[str,
             if len(choices) > 1
         ],
         "database_query": databases.query(request),
+        "pgqueue_search": _search(request, alias),
+    }
+
+
+def _search(request: HttpRequest, alias: str) -> dict[str, str]:
+    """Return what the search box needs: the URLs of its page and of its suggestions, and the text on that page."""
+    if not (url := allowed_url(request, "search")):
+        return {"url": ""}
+    path = address_for(request, "search")
+    return {
+        "url": path,
+        "json_url": page_url(request, "search_json"),
+        "typed": request.GET.get("q", "") if request.path == path else "",
+        "alias": alias if "?" in url else "",
     }
 
 

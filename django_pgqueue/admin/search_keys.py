@@ -107,9 +107,9 @@ def search(request: HttpRequest, alias: str, typed: str) -> Searched:
     """
     digits = typed.removeprefix("#")
     is_number = digits.isascii() and digits.isdigit()
-    number = int(digits) if is_number and len(digits) <= MOST_DIGITS else None
+    number = number_of(typed)
     numbered = [] if number is None else [number]
-    names = _declared()
+    names = declared_names()
     if is_number and (typed != digits or not names):
         return Searched(numbered)
     if not typed or "\0" in typed or registry.get(typed) is not None:
@@ -126,6 +126,12 @@ def search(request: HttpRequest, alias: str, typed: str) -> Searched:
     return Searched(job_ids if is_number else found or None, note, number, _listed(names[:NAMES_LIMIT]))
 
 
+def number_of(typed: str) -> int | None:
+    """Return the number of a job that a text is, with or without `#`; None if no job can have it."""
+    digits = typed.removeprefix("#")
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= MOST_DIGITS else None
+
+
 def term_of(request: HttpRequest, alias: str, typed: str) -> tuple[str, str] | None:
     """Return the name and the text of the search key in a term of the form `name:value`; None for another form.
 
@@ -136,12 +142,18 @@ def term_of(request: HttpRequest, alias: str, typed: str) -> tuple[str, str] | N
     if not colon or not name.isidentifier():
         return None
     is_in_row = private.may_view(request) and SearchKey.objects.using(alias).filter(name=name).exists
-    return (name, as_search_text(value.strip())) if name in _declared() or (is_in_row and is_in_row()) else None
+    return (name, as_search_text(value.strip())) if name in declared_names() or (is_in_row and is_in_row()) else None
 
 
-def _declared() -> list[str]:
+def declared_names() -> list[str]:
     """Return the names of the search keys that the tasks of this process declare."""
     return sorted({name for task in registry.all_tasks() for name in task.search})
+
+
+def completed_names(request: HttpRequest) -> set[str]:
+    """Return the names whose values the search box may suggest to the user: those that no task marks as sensitive."""
+    sensitive = {name for task in registry.all_tasks() for name in task.sensitive}
+    return {*declared_names()} - sensitive if private.may_view(request) else set()
 
 
 def _with_key(request: HttpRequest, alias: str, name: str, text: str) -> Searched:

@@ -46,6 +46,35 @@ ORDER BY found.job_id DESC
 LIMIT %(limit)s
 """
 
+# Return the first values under a name that begin with a text, in their order, each once.
+#
+# Index: pgqueue_search_key_value, one lookup per value
+SEARCH_VALUES: Final = """/* pgqueue:search_values */
+WITH RECURSIVE found AS (
+    (
+        SELECT value, 1 AS place
+        FROM pgqueue_search_key
+        WHERE name = %(name)s AND value >= %(first)s AND value < %(end)s
+        ORDER BY value
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT following.value, found.place + 1
+    FROM found
+    CROSS JOIN LATERAL (
+        SELECT key.value
+        FROM pgqueue_search_key AS key
+        WHERE key.name = %(name)s AND key.value > found.value AND key.value < %(end)s
+        ORDER BY key.value
+        LIMIT 1
+    ) AS following
+    WHERE found.place < %(limit)s
+)
+SELECT value FROM found
+"""
+LAST: Final = "\U0010ffff"
+"""A character behind all others in the order of the index."""
+
 
 def jobs_by_search_keys(
     connection: Connection,
@@ -77,3 +106,16 @@ def jobs_by_search_keys(
         "names": list(names), "text": text, "limit": limit, "searched": searched, "hidden": pairs, "task_names": allowed
     }  # fmt: skip
     return [job_id for (job_id,) in execute(connection, JOBS_BY_SEARCH_KEYS, params)]
+
+
+def search_values(connection: Connection, name: str, beginning: str, limit: int) -> list[str]:
+    """Return the first values of a search key that begin with a text, sorted. Runs one read-only statement.
+
+    Args:
+        connection: A Django connection or an engine connection to the database of the jobs.
+        name: The name of the search key.
+        beginning: The text.
+        limit: Values that are returned at most.
+    """
+    params = {"name": name, "first": beginning, "end": beginning + LAST, "limit": limit}
+    return [value for (value,) in execute(connection, SEARCH_VALUES, params)]

@@ -177,6 +177,20 @@ def test_navigation_switches_between_databases(browser: Browser) -> None:
     assert "“second”" in text_of(browser, f"{JOBS}doctor/{SECOND}")
 
 
+def test_search_box_searches_in_the_chosen_database(browser: Browser) -> None:
+    job = make_job("second", queue_name="orders")
+    page = text_of(browser, f"{JOBS}{SECOND}")
+    assert '<input type="hidden" name="database" value="second">' in page
+    assert f'data-completions="{JOBS}search.json{SECOND}"' in page
+    for database, found in (("second", 302), ("default", 200)):
+        asked = {"database": database, "q": f"#{job.pk}"}
+        assert browser.get(f"{JOBS}search/", asked).status_code == found
+        completions = browser.get(f"{JOBS}search.json", {**asked, "q": "orde"}).json()["completions"]
+        assert ("orders" in completions) == (database == "second")
+    [section] = browser.get(f"{JOBS}search/", {"database": "second", "q": "orders"}).context["sections"]
+    assert SECOND in section.results[0].url.replace("&", "?")
+
+
 def test_question_after_a_form_offers_no_switch(browser: Browser) -> None:
     job = make_job("second")
     Job.objects.using("second").update(state="succeeded", finished_at=timezone.now())

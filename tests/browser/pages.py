@@ -46,6 +46,7 @@ PAGES: Final[dict[str, str]] = {
     "batch, history": "pgqueue/jobbatch/3/history/",
     "enqueue": "pgqueue/job/enqueue/example_project.shop.tasks.report_day/",
     "incidents": "pgqueue/job/incidents/",
+    "search": "pgqueue/job/search/?q=mail",
     "bulk acts": "pgqueue/job/bulk_acts/",
     "bulk act, preview": "pgqueue/job/bulk_preview/?action=retry&state=dead&queue=webhooks",
     "doctor": "pgqueue/job/doctor/",
@@ -73,7 +74,7 @@ QUESTIONS: Final[dict[str, tuple[str, str]]] = {
 EVERY: Final = (*PAGES, *QUESTIONS)
 CORE: Final = ("overview", "queues", "jobs", "job, dead", "workers", "question, move")
 WIDE: Final = (
-    *(*CORE, "queue", "limit", "dead letters", "incidents", "tasks", "schedules", "schedule", "doctor"),
+    *(*CORE, "queue", "limit", "dead letters", "incidents", "search", "tasks", "schedules", "schedule", "doctor"),
     *("batches", "batch", "job, steps", "workflow"),
 )
 """Pages with a layout of their own."""

@@ -228,6 +228,10 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {**SEARCH, "searched": 2 * LIMIT, "hidden": ["key0 task1"], "task_names": ["task0", "task1", "task2"]},
         {"pgqueue_search_key_value", "pgqueue_job_pkey"},
     ),
+    "SEARCH_VALUES": (
+        {"name": "key0", "first": "1", "end": "1\U0010ffff", "limit": LIMIT},
+        {"pgqueue_search_key_value"},
+    ),
     "WAITING_IN_QUEUES": (
         {"queue_names": ["queue0", "queue1", "other"], "limit": LIMIT},
         {"pgqueue_job_ready", "pgqueue_job_limited"},

@@ -15,11 +15,12 @@ from .limits import LIMIT, LIMITS
 from .overview import OVERVIEW
 from .page import ConsolePage, console_urls
 from .queues import QUEUE, QUEUES
+from .search import SEARCH
 from .tasks import TASKS
 
 __all__ = ["PAGES", "acts_on_job", "answer_list", "console_urls", "request_url", "stop_url"]
 
 PAGES: Final[tuple[ConsolePage, ...]] = (
     *(OVERVIEW, QUEUES, QUEUE, LIMITS, LIMIT, TASKS, INCIDENTS, AUDIT, DOCTOR),
-    *(BULK_PREVIEW, BULK_ACT),
+    *(BULK_PREVIEW, BULK_ACT, SEARCH),
 )

@@ -45,13 +45,13 @@ class Banner(NamedTuple):
 class ConsolePage:
     """One page. Its URL is `<admin>/pgqueue/job/<name>/`, and `admin:pgqueue_<name>` is the name of the URL.
 
-    `context` gets the request and the alias of the database. So does `document`, if the page has one, which returns
-    what `<admin>/pgqueue/job/<name>.json` answers.
+    `context` gets the request and the alias of the database. It returns the values for the template, or an answer of
+    its own. `document`, if the page has one, gets the same and returns what `<admin>/pgqueue/job/<name>.json` answers.
     """
 
     name: str
     title: Promise | str
-    context: Callable[[HttpRequest, str], dict[str, Any]]
+    context: Callable[[HttpRequest, str], dict[str, Any] | HttpResponse]
     document: Callable[[HttpRequest, str], Any] | None = None
     place: str = ""
     """The link that the navigation marks as current, if the navigation does not link this page."""
@@ -86,15 +86,17 @@ def _html(request: HttpRequest, site: AdminSite, page: ConsolePage) -> HttpRespo
     place, template = page.place or page.name, f"console/{page.name}.html"
     alias = databases.chosen(request)
     try:
-        context = page.context(request, alias)
+        found = page.context(request, alias)
     except Exception as error:
         if (reason := unreadable(error)) is None:
             raise
         if isinstance(error, Error) and connections[alias].in_atomic_block:
             transaction.set_rollback(True, using=alias)  # the failed statement has ended the transaction of the request
         logger.exception("the page %r of the database %r could not be read", page.name, alias)
-        template, context = "console/unread.html", {"reason": shortened(reason, 200)}
-    return rendered(request, site, template, page.title, context, place=place)
+        template, found = "console/unread.html", {"reason": shortened(reason, 200)}
+    if isinstance(found, HttpResponse):
+        return found
+    return rendered(request, site, template, page.title, found, place=place)
 
 
 class _Encoder(DjangoJSONEncoder):

@@ -1,0 +1,199 @@
+"""The page *Search*: what a text can mean that a user has typed into the search box above every page of the console.
+
+The text is looked for as the number of a job, as a search key or its value, in the names of tasks, queues and workers,
+and in the error messages of dead jobs. Each result leads to a page or a list whose acts take exactly these jobs. The
+number of a job alone leads to its page at once.
+
+What a user may not see is not searched, and the page says so. The cost is bounded: about ten statements, each of which
+reads a bounded number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from django.db import connections
+from django.http import HttpRequest, HttpResponse
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from django_pgqueue import stats
+from django_pgqueue.admin import private, readonly, search_keys
+from django_pgqueue.admin.formatting import shortened, visible
+from django_pgqueue.admin.navigation import page_url, redirect_to
+from django_pgqueue.job_search import Filters, find
+from django_pgqueue.models import Job
+from django_pgqueue.states import State
+from django_pgqueue.stats import Count
+from django_pgqueue.stats.search_keys import search_values
+from django_pgqueue.tasks import registry
+
+from .page import ConsolePage
+
+LONGEST: Final = 300
+"""Characters of a text that are searched."""
+SHORTEST_MESSAGE: Final = 3
+"""Characters of a text that is searched in error messages. Nearly every message contains a shorter one."""
+SHOWN: Final = 20
+"""Names and workers that are shown."""
+COMPLETIONS: Final = 20
+"""Suggestions of the search box."""
+
+
+class Result(NamedTuple):
+    """A row of the page: a text, the page that it leads to, and further links, each with its label."""
+
+    text: Any
+    url: str
+    links: tuple[tuple[Promise | str, str], ...] = ()
+
+
+class Section(NamedTuple):
+    """The results of one kind, and a note about what was searched or left out."""
+
+    title: Promise | str
+    results: list[Result]
+    note: Any = ""
+
+
+def _context(request: HttpRequest, alias: str) -> dict[str, Any] | HttpResponse:
+    typed = _typed(request)
+    if not typed:
+        return {"typed": "", "sections": []}
+    found = search_keys.search(request, alias, typed)
+    job = _job(alias, typed)
+    keyed = _with_key(request, typed, found)
+    if job is not None and (typed.startswith("#") or not keyed.results):
+        return redirect_to(request, "job_change", job.pk)
+    sections = [
+        Section(_("Jobs"), [] if job is None else [_result_of(request, job)]),
+        keyed,
+        *_names(request, alias, typed),
+        _workers(request, alias, typed),
+        _messages(request, alias, typed),
+    ]
+    return {
+        "typed": typed,
+        "sections": [section for section in sections if section.results],
+        "notes": [section.note for section in sections if section.note],
+    }
+
+
+def _typed(request: HttpRequest) -> str:
+    """Return the text in the search box; "" for a text that no row can contain."""
+    typed = request.GET.get("q", "").strip()[:LONGEST]
+    return "" if "\0" in typed else typed
+
+
+def _job(alias: str, typed: str) -> Job | None:
+    """Return the job with this number, if it exists."""
+    number = search_keys.number_of(typed)
+    jobs = Job.objects.using(alias).only("id", "state", "task_name")
+    return None if number is None else jobs.filter(pk=number).first()
+
+
+def _result_of(request: HttpRequest, job: Job) -> Result:
+    return Result(f"#{job.pk} {visible(job.task_name)} ({job.state})", page_url(request, "job_change", job.pk))
+
+
+def _with_key(request: HttpRequest, typed: str, found: search_keys.Searched) -> Section:
+    """Return the jobs with a search key, or with the text as the value of one."""
+    count = len({*(found.job_ids or ())} - {search_keys.number_of(typed)})
+    values = {"count": f"{count:,}", "names": found.names}
+    if found.names:
+        text = ngettext(
+            "%(count)s job with this value of %(names)s", "%(count)s jobs with this value of %(names)s", count
+        )
+    else:
+        text = ngettext("%(count)s job with this search key", "%(count)s jobs with this search key", count)
+    results = [Result(text % values, page_url(request, "job_changelist", q=typed))] if count else []
+    return Section(_("Search key"), results, found.note)
+
+
+def _names(request: HttpRequest, alias: str, typed: str) -> Iterator[Section]:
+    """Yield the tasks and the queues whose names contain the text."""
+    used = stats.names(connections[alias])
+    tasks = _containing(typed, {*used.tasks, *(task.name for task in registry.all_tasks())})
+    queues = _containing(typed, {*used.queues, *(task.queue_name for task in registry.all_tasks())})
+    yield _section(_("Tasks"), tasks, lambda name: _of_name(request, name, "task", page_url(request, "tasks")))
+    yield _section(
+        _("Queues"), queues, lambda name: _of_name(request, name, "queue", page_url(request, "queue", queue=name))
+    )
+
+
+def _containing(typed: str, names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if typed.casefold() in name.casefold())
+
+
+def _section(title: str, found: Sequence[Any], result: Callable[[Any], Result]) -> Section:
+    """Return the first results, and how many there are if not all are shown."""
+    note = _("%(title)s: the first %(shown)s of %(count)s are shown") if len(found) > SHOWN else ""
+    values = {"title": title, "shown": f"{SHOWN:,}", "count": f"{len(found):,}"}
+    return Section(title, [result(each) for each in found[:SHOWN]], note % values if note else "")
+
+
+def _of_name(request: HttpRequest, name: str, parameter: str, url: str) -> Result:
+    jobs = page_url(request, "job_changelist", **{parameter: name})
+    dead = page_url(request, "deadjob_changelist", **{parameter: name})
+    return Result(visible(shortened(name)), jobs, ((_("Dead letters"), dead), (_("Details"), url)))
+
+
+def _workers(request: HttpRequest, alias: str, typed: str) -> Section:
+    """Return the workers with this id, or on a host whose name contains the text."""
+    title = _("Workers")
+    if not request.user.has_perm("pgqueue.view_worker"):
+        return Section(title, [])
+    found = [
+        worker
+        for worker in stats.workers(alias)
+        if typed.casefold() in worker.host.casefold() or typed.removeprefix("#") in (str(worker.id), str(worker.pid))
+    ]
+    return _section(
+        title,
+        found,
+        lambda worker: Result(
+            visible(f"{worker.host}, process {worker.pid}"), page_url(request, "worker_change", worker.id)
+        ),
+    )
+
+
+def _messages(request: HttpRequest, alias: str, typed: str) -> Section:
+    """Return the dead letters with the text in their error message."""
+    title = _("Error messages")
+    if not private.may_view(request):
+        return Section(title, [], MESSAGES_HIDDEN % {"permission": private.PERMISSION_NAME})
+    if len(typed) < SHORTEST_MESSAGE:
+        return Section(title, [], _("Error messages: type at least %(count)s characters") % {"count": SHORTEST_MESSAGE})
+    found = find(Filters(alias, words=(State.DEAD.value,), message=typed), readonly.COUNT_LIMIT)
+    note = _("Error messages: only the newest %(count)s dead letters were searched") if found.scope else ""
+    count = Count(len(found.ids), not found.has_more and not found.scope)
+    text = ngettext("%(count)s dead letter", "%(count)s dead letters", count.value if count.is_exact else 2)
+    url = page_url(request, "deadjob_changelist", message=typed)
+    results = [Result(text % {"count": str(count)}, url)] if count.value else []
+    return Section(title, results, note % {"count": f"{found.searched:,}"} if note else "")
+
+
+# ---------------------------------------------------------------------------- completion
+
+
+def _completions(request: HttpRequest, alias: str) -> dict[str, list[str]]:
+    """Return texts that the typed one can become, for the suggestions of the search box."""
+    typed = _typed(request)
+    name, colon, value = typed.partition(":")
+    if colon and name in search_keys.completed_names(request):
+        values = search_values(connections[alias], name, value, COMPLETIONS)
+        return {"completions": [f"{name}:{each}" for each in values]}
+    if not typed:
+        return {"completions": []}
+    used = stats.names(connections[alias])
+    names = {*used.tasks, *used.queues, *(task.name for task in registry.all_tasks())}
+    keys = [f"{each}:" for each in search_keys.declared_names() if each.casefold().startswith(typed.casefold())]
+    return {"completions": [*keys, *_containing(typed, names)][:COMPLETIONS]}
+
+
+MESSAGES_HIDDEN: Final = gettext_lazy(
+    "error messages were not searched, because you do not have the permission “%(permission)s”"
+)
+SEARCH: Final = ConsolePage("search", gettext_lazy("Search"), _context, _completions)
