@@ -37,6 +37,7 @@ from .job.actions import (
     ACKNOWLEDGE,
     CANCEL,
     DELETE,
+    MOVE,
     ON_ONE_JOB,
     RETRY,
     RUN_NOW,
@@ -86,7 +87,10 @@ class JobAdmin(JobColumns):
         "The number of a job, the exact name of a task, a search key, such as customer_id:4711, or the value of one."
     )
     object_history_template = "pgqueue/admin/job_history.html"
-    actions = ["retry_selected", "acknowledge_selected", "cancel_selected", "run_selected"]
+    actions = [
+        *("retry_selected", "acknowledge_selected", "cancel_selected"),
+        *("run_selected", "move_selected", "remove_selected"),
+    ]
     operations: Sequence[Operation] = ON_ONE_JOB
     shown_fields = staticmethod(shown.fields)
 
@@ -135,20 +139,28 @@ class JobAdmin(JobColumns):
     has_acknowledge_permission = ACKNOWLEDGE.is_allowed
     has_cancel_permission = CANCEL.is_allowed
     has_run_permission = RUN_NOW.is_allowed
+    has_move_permission = MOVE.is_allowed
+    has_remove_permission = DELETE.is_allowed
 
     retry_selected = selected_action(_("Retry selected"), RETRY, "retry")
     acknowledge_selected = selected_action(_("Acknowledge selected"), ACKNOWLEDGE, "acknowledge")
     cancel_selected = selected_action(_("Cancel selected"), CANCEL, "cancel")
     run_selected = selected_action(_("Run selected now"), RUN_NOW, "run")
+    move_selected = selected_action(_("Move selected…"), MOVE, "move")
+    remove_selected = selected_action(_("Delete selected…"), DELETE, "remove")
 
     def act_on_selected(
         self, request: HttpRequest, operation: JobOperation, queryset: QuerySet[Any]
     ) -> HttpResponse | None:
-        """Change the selected jobs of the page now. With "Select all", show the preview of a bulk act."""
-        if request.POST.get("select_across") != "1" or confirmation.is_given(request):
+        """Change the selected jobs of the page now. With "Select all", show the preview of a bulk act.
+
+        A move and a deletion always show the preview: it asks where to move the jobs, or shows what is lost.
+        """
+        is_all = request.POST.get("select_across") == "1"
+        if operation not in (MOVE, DELETE) and (confirmation.is_given(request) or not is_all):
             return act_on_many(request, operation, queryset, self.admin_site)
         name, at = operation.act.name, shown.page_at(request)
-        selection = of_list(name, request.GET, at, is_dead_only=self.model is not Job)
+        selection = of_list(name, request.GET, at, is_dead_only=self.model is not Job) if is_all else None
         selection = selection or self._listed(request, queryset)
         if selection is not None:
             return answer_list(request, self.admin_site, name, selection)
@@ -206,7 +218,7 @@ class DeadJobAdmin(JobAdmin):
 
     list_display = ["number", "task", "queue", "attempts", "enqueued", "died", "run_time"]
     list_filter = [BatchFilter, SpanFilter, QueueFilter, TaskFilter, LimitFilter, ErrorFilter, MessageFilter]
-    actions = ["retry_selected", "acknowledge_selected"]
+    actions = ["retry_selected", "acknowledge_selected", "remove_selected"]
     operations = ()  # their URLs belong to `JobAdmin`, because a retried job is not a dead letter
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

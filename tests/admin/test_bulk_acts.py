@@ -176,6 +176,27 @@ def test_move_to_a_priority_alone_is_stored(client_of: Callable[..., Client], ma
     assert "To priority" in page and "-7" in page
 
 
+@pytest.mark.parametrize("across", ["0", "1"])
+def test_move_and_deletion_of_selected_rows_show_the_preview(
+    client_of: Callable[..., Client], make_job: JobMaker, across: str
+) -> None:
+    """Nothing is requested before the preview is answered, whatever the form says. A search finds the jobs of a list."""
+    operator = client_of("view_job", "view_arguments", "move_job", "delete_job")
+    ready, dead, other = make_job(), make_job("dead"), make_job("succeeded")
+    for action, job in (("move_selected", ready), ("remove_selected", dead)):
+        url_of_list = JOBS if across == "0" else f"{JOBS}?q={job.pk}"
+        data = {"action": action, "_selected_action": [job.pk], "select_across": across, "confirmed": "1"}
+        page = operator.post(url_of_list, data).content.decode()
+        fields = form(page)
+        assert fields["ids"] == str(job.pk) and "<strong>1</strong> job meets the filter now." in page
+        assert AuditEntry.objects.count() == (job == dead)
+        operator.post(REQUEST, {**fields, "to_priority": "9"} if job == ready else fields)
+        entry = AuditEntry.objects.latest("pk")
+        assert (entry.action, entry.filter["job_ids"]) == ("move" if job == ready else "delete", [job.pk])
+    assert Job.objects.filter(pk__in=[ready.pk, dead.pk, other.pk]).count() == 3
+    assert "remove_selected" in text_of(operator, "/admin/pgqueue/deadjob/")
+
+
 def test_user_without_the_permission_of_the_action_is_refused(client_of: Callable[..., Client]) -> None:
     viewer = client_of("view_job", "cancel_job")
     audit_id = audit.begin_audit(connection, "retry", {})
