@@ -180,7 +180,7 @@ def test_move_to_a_priority_alone_is_stored(client_of: Callable[..., Client], ma
 def test_move_and_deletion_of_selected_rows_show_the_preview(
     client_of: Callable[..., Client], make_job: JobMaker, across: str
 ) -> None:
-    """Nothing is requested before the preview is answered, whatever the form says. A search finds the jobs of a list."""
+    """Nothing is requested before the preview is answered, whatever the form says. A search finds the jobs."""
     operator = client_of("view_job", "view_arguments", "move_job", "delete_job")
     ready, dead, other = make_job(), make_job("dead"), make_job("succeeded")
     for action, job in (("move_selected", ready), ("remove_selected", dead)):
