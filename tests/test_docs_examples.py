@@ -511,7 +511,7 @@ def test_examples_on_directives_end_as_they_say(shop, email, state):
 
 def test_examples_on_retries_count_and_retry_dead_jobs(shop, capsys):
     tasks, receivers = importlib.import_module("shop.tasks"), importlib.import_module("shop.receivers")
-    retry_dead, count = loose_blocks("docs/guides/retries.md")
+    retry_dead, count, acknowledge = loose_blocks("docs/guides/retries.md")
 
     def fail(order_id):
         raise ConnectionError
@@ -526,6 +526,9 @@ def test_examples_on_retries_count_and_retry_dead_jobs(shop, capsys):
     assert capsys.readouterr().out == "shop.tasks.charge builtins.ConnectionError 1\n"
     exec(retry_dead, {})  # noqa: S102 -- our own text
     assert Job.objects.get(task_name="shop.tasks.charge").state == State.READY
+    Job.objects.update(state="dead", finished_at="2026-01-01T00:00Z")
+    exec(acknowledge, {})  # noqa: S102 -- our own text
+    assert capsys.readouterr().out == "1\n" and Job.objects.acknowledged().exists()
 
 
 def test_examples_on_progress_show_it(names, capsys):

@@ -75,6 +75,7 @@ class Job:
     state: str = "ready"
     attempt: int = 0
     max_attempts: int = 10
+    is_acknowledged: bool = False
 
 
 @dataclass
@@ -153,7 +154,8 @@ class Limits(RuleBasedStateMachine):
         jobs = [job for job in self.jobs.values() if job.key == key]
         if LIMITS[name_of(key)].ordered:
             blocking = {"ready", "running", "dead"} if name_of(key) == "block" else {"ready", "running"}
-            jobs = sorted((job for job in jobs if job.state in blocking), key=lambda job: job.id)[:1]
+            jobs = [job for job in jobs if job.state in blocking and not job.is_acknowledged]
+            jobs = sorted(jobs, key=lambda job: job.id)[:1]
         slots, tokens = self.free(key)
         due = [job for job in jobs if job.state == "ready" and job.due <= self.now]
         due.sort(key=lambda job: (job.due, job.order, job.id))
@@ -216,13 +218,20 @@ class Limits(RuleBasedStateMachine):
             job.attempt = 0
 
     @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        if job := self.some_job(data, "dead"):
+            changed = [] if job.is_acknowledged else [job.id]
+            assert list(operator.acknowledge(self.engine, [job.id])) == changed
+            job.is_acknowledged = True
+
+    @rule(data=st.data())
     def run_now(self, data: st.DataObject) -> None:
         if (job := self.some_job(data, "ready")) and job.due > self.now:
             assert list(operator.run_now(self.engine, [job.id])) == [job.id]
             self.make_ready(job, 0)
 
     def make_ready(self, job: Job, delay: int | None) -> None:
-        job.state = "ready"
+        job.state, job.is_acknowledged = "ready", False
         if delay is not None:
             job.due, job.order = self.now + delay, self.steps
 

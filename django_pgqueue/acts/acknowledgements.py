@@ -1,7 +1,8 @@
-"""Who has acknowledged a dead job, when and why.
+"""Read who has acknowledged a dead job, when and why.
 
-The page of a job and `manage.py pgqueue jobs show` call it, so that whoever finds the job later knows why nobody has to
-deal with it. The row has the time. The name and the reason are in the audit, unless a program has acknowledged the job.
+The page of a job and `manage.py pgqueue jobs show` call it, so that operators who find the job later know why nobody
+has to deal with it. The row has the time. The name and the reason are in the audit, unless a program has acknowledged
+the job.
 """
 
 from __future__ import annotations

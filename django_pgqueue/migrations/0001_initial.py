@@ -629,9 +629,7 @@ class Migration(migrations.Migration):
                     ),
                     models.Index(
                         models.F("finished_at"),
-                        condition=models.Q(
-                            ("acknowledged_at__isnull", True), ("finished_at__isnull", False), ("state", "dead")
-                        ),
+                        condition=models.Q(("acknowledged_at__isnull", True), ("state", "dead")),
                         name="pgqueue_job_dead",
                     ),
                     models.Index(

@@ -78,7 +78,7 @@ INDEXES: Final = [
     models.Index(
         "finished_at",
         name="pgqueue_job_dead",
-        condition=Q(state="dead", finished_at__isnull=False, acknowledged_at__isnull=True),
+        condition=Q(state="dead", acknowledged_at__isnull=True),
     ),
     models.Index("task_name", "finished_at", name="pgqueue_job_task", condition=Q(finished_at__isnull=False)),
     # Contains only finished jobs with a unique key. A bulk retry finds out whether a job is the latest of its key.

@@ -23,18 +23,16 @@ from . import confirmation
 from .form_page import form_page
 
 REASON_LENGTH: Final = 1000
-EMPTY: Final = SafeString()
-"""No further inputs. Any other empty text would make the inputs unsafe, so the page would show them as text."""
 ACKNOWLEDGE_NOTES: Final = [
     gettext_lazy("An acknowledged job stays dead, and leaves the dead letters, the incidents and the counts of them."),
     gettext_lazy("If it blocks its limit key, the later jobs of the key may start. You can still retry it."),
     gettext_lazy("Its batch still counts it as failed, and jobs that depend on it stay as they are."),
 ]
-"""What an acknowledgement changes, and what not."""
+"""Sentences about the effects of an acknowledgement."""
 
 
 class ReasonForm(forms.Form):
-    """Why nobody has to deal with the jobs any more."""
+    """Asks why nobody has to deal with the jobs any more."""
 
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
@@ -47,16 +45,17 @@ def ask_reason(
     request: HttpRequest,
     seen: Mapping[int, Seen],
     site: AdminSite,
-    *,
+    *more: SafeString,
     title: str,
     back: str,
-    more: SafeString = EMPTY,
 ) -> HttpResponse | None:
     """Return the page that asks for the reason, or None if the form has given one. `more` are further hidden inputs."""
     form = ReasonForm(request.POST if confirmation.is_given(request) else None)
     if form.is_bound and form.is_valid():
         return None
-    hidden = shown.hidden(seen) + shown.hidden_input(confirmation.FIELD, 1) + more
+    hidden = shown.hidden(seen) + shown.hidden_input(confirmation.FIELD, 1)
+    for each in more:  # a sum with an empty text would not be safe, and the page would show the inputs as text
+        hidden += each
     notes = list(ACKNOWLEDGE_NOTES)
     return form_page(request, site, form, title=title, submit=_("Acknowledge"), back=back, notes=notes, hidden=hidden)
 

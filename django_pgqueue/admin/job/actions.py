@@ -175,10 +175,10 @@ class AcknowledgeOperation(JobOperation):
         if not seen:
             return None
         text = ngettext("Acknowledge %(count)s dead job?", "Acknowledge %(count)s dead jobs?", len(seen))
-        more = shown.hidden_input("action", request.POST.get("action", ""))
-        more += shown.hidden_input(ACTION_CHECKBOX_NAME, next(iter(seen)))
+        action = shown.hidden_input("action", request.POST.get("action", ""))
+        selected = shown.hidden_input(ACTION_CHECKBOX_NAME, next(iter(seen)))
         title, back = text % {"count": len(seen)}, request.get_full_path()
-        return ask_reason(request, seen, site, title=title, back=back, more=more)
+        return ask_reason(request, seen, site, action, selected, title=title, back=back)
 
     def with_reason(self, request: HttpRequest) -> JobOperation:
         reason = reason_of(request)

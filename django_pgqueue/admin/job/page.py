@@ -19,7 +19,6 @@ from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.acts.acknowledgements import acknowledgement_of
 from django_pgqueue.acts.job_retries import IS_RETRIED, retries_of
 from django_pgqueue.admin import live_stack, private, shown
 from django_pgqueue.admin.formatting import (
@@ -52,7 +51,7 @@ from .attempts import EXECUTIONS_SHOWN, link_workers, read_attempts, still_runs
 from .blocked_keys import BLOCKS, UNBLOCKED, blocked_by, blocker_of
 from .columns import is_suspended
 from .steps import HAS_STEPS, compensation_note, read_steps, shown_step, step_timeline
-from .story import acknowledgement_text, story
+from .story import story
 
 SHOWN: Final = 20
 """Dependencies, and dependents, that the page shows."""
@@ -73,7 +72,6 @@ def job_page(
     if job is None:
         return None
     request.current_app = admin.admin_site.name
-    acknowledgement = acknowledgement_of(str(job._state.db), job)
     retries = retries_of(str(job._state.db), job.pk) if vars(job)["is_retried"] else []
     attempts = read_attempts(job, retries)
     link_workers(request, attempts)
@@ -82,8 +80,7 @@ def job_page(
     edit = edit_and_retry.offer(request, job)
     context = {
         "job": job,
-        **story(request, job, attempts, retries, acknowledgement),
-        "acknowledgement": "" if acknowledgement is None else acknowledgement_text(acknowledgement),
+        **story(request, job, attempts, retries),
         "situation": situation(
             job,
             attempts[0]["execution"] if attempts else None,

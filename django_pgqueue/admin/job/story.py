@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
-from django_pgqueue.acts.acknowledgements import Acknowledgement
+from django_pgqueue.acts.acknowledgements import Acknowledgement, acknowledgement_of
 from django_pgqueue.acts.job_retries import SHOWN, JobRetry
 from django_pgqueue.admin import private
 from django_pgqueue.admin.formatting import duration, full_date, moment, seen_at, shortened, visible, word_badge
@@ -47,15 +47,12 @@ class ReasonLink(NamedTuple):
 
 
 def story(
-    request: HttpRequest,
-    job: Job,
-    attempts: Sequence[dict[str, Any]],
-    retries: Sequence[JobRetry],
-    acknowledgement: Acknowledgement | None = None,
+    request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]], retries: Sequence[JobRetry]
 ) -> dict[str, Any]:
     """Return the variables of the templates in pgqueue/admin/job/. `attempts` are the latest, latest first."""
     vars(job)["latest_execution"] = attempts[0]["execution"] if attempts else None
     is_visible = private.is_visible(job)
+    acknowledgement = acknowledgement_of(str(job._state.db), job)
     why = _why(job)
     quotes = why is not None and why.reason in QUOTES_ERROR
     sentence = "" if why is None else why.sentence if is_visible else _without_key(why)
@@ -63,6 +60,7 @@ def story(
         "badge": word_badge(word(job)),
         "reason": visible(sentence) if is_visible or not quotes else "",
         "reason_links": [] if why is None else list(reason_links(request, why)),
+        "acknowledgement": "" if acknowledgement is None else acknowledgement_text(acknowledgement),
         "failure": failure(job, attempts),
         "timeline": list(timeline(job, attempts, retries, acknowledgement)),
         "timeline_is_cut": len(attempts) > ATTEMPTS_IN_TIMELINE,

@@ -166,7 +166,7 @@ BULK_ACTS = [
             "False",
             inside="confirmation.ask",
         ),
-        Mutant("a total has edited jobs", "total=asked - len(edited)", "total=asked", inside="actions._act"),
+        Mutant("a total has edited jobs", '"total": asked - len(edited)', '"total": asked', inside="actions._act"),
         Mutant("a question counts edited jobs", "if job_id not in left_out)", ")", inside="confirmation.ask"),
         Mutant(
             "the audit of a bulk retry counts no edited jobs",

@@ -190,8 +190,8 @@ TRUST_FLOW = [
     ),
     Mutant(
         "acts other than a retry leave jobs with a key",
-        old="is_retry = action is TransitionName.RETRY",
-        new="is_retry = True",
+        old="is_retry=action is TransitionName.RETRY",
+        new="is_retry=True",
         inside="bulk_acts._page",
         tests=("tests/worker/test_bulk_acts.py",),
     ),

@@ -32,6 +32,7 @@ from queue import SimpleQueue
 
 from tests.code_names import CHECKOUT, CodeNames, Place, Span, code_names
 from tests.tools.mutation.mutants import FEATURES, Mutant
+from tests.tools.mutation.mutants_acknowledge import ACKNOWLEDGE
 from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_attempts import ATTEMPTS
 from tests.tools.mutation.mutants_batches import BATCHES
@@ -417,6 +418,7 @@ MUTANTS = [
     *GRAPHS,
     *HISTORIES,
     *SEEN,
+    *ACKNOWLEDGE,
     *TIMES,
     *CALL_LIMITS,
     *BREAKERS,
