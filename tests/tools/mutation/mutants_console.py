@@ -28,4 +28,20 @@ READY_GROUPS = of_tests(
     Mutant("a dry run makes the groups", "    if not dry_run:\n", "    if True:\n", inside="_create"),
 )
 
-CONSOLE = [*READY_GROUPS]
+CHARTS = of_tests(
+    ("tests/admin/test_charts.py",),
+    Mutant("ticks are at round times of UTC", "timezone.localtime(at) if", "at if", inside="chart_ticks._local"),
+    Mutant("ticks have any distance", " if _is_round(at, step)]", "]", inside="chart_ticks.ticks"),
+    Mutant("labels leave the chart", '"start" if x < EDGE else ', "", inside="charts._anchor"),
+)
+COLUMNS = of_tests(
+    ("tests/admin/test_lists.py", "tests/admin/test_limits.py", "tests/admin/test_queues.py"),
+    Mutant(
+        "a list keeps a column of zeros",
+        "if name not in dropped]",
+        "]",
+        inside="DatabaseChangeList.drop_columns_of_zeros",
+    ),
+    Mutant("the limits keep columns of zeros", "if place < 2 or ", "if True or ", inside="limits._without_zeros"),
+)
+CONSOLE = [*READY_GROUPS, *CHARTS, *COLUMNS]
