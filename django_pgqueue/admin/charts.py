@@ -3,8 +3,8 @@
 The pages of the console call it, and `templates/pgqueue/admin/chart.html` draws the result. The functions are pure.
 Three rules hold for every chart:
 
-* The SVG contains shapes only, and is stretched to the width of the page. All text is HTML beside it, so that it stays
-  readable on a phone.
+* The SVG with the shapes is stretched to the width of the page. All text is beside it, so that it stays readable on a
+  phone: the labels of the time axis are in an SVG that is not stretched, because they stand at round times.
 * Series differ without colour: bars that show failures are hatched, and lines have their own dashes.
 * Each slot has a tooltip, and the page has the same figures as a table for screen readers.
 """
@@ -21,12 +21,13 @@ from typing import Final, NamedTuple
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
+from django_pgqueue.admin.chart_ticks import ticks
 from django_pgqueue.display import duration, full_date
 
 WIDTH: Final = 1000.0
 HEIGHT: Final = 100.0
-LABELS: Final = 3
-"""Labels of the time axis: at its ends and in its middle. A full date takes two lines on a phone."""
+EDGE: Final = 10.0
+"""Half of the width of a date, in percent of the narrowest chart."""
 DURATION_STEPS: Final = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 10.0, 20.0, 60.0, 120.0, 240.0, 600.0),
     *(1200.0, 3600.0, 7200.0, 14400.0, 28800.0, 86400.0, 172800.0, 345600.0, 864000.0, 1728000.0, 5184000.0),
@@ -64,10 +65,10 @@ class Period(NamedTuple):
         share = (at - self.since) / (self.until - self.since)
         return WIDTH * min(max(share, 0.0), 1.0)
 
-    def labels(self) -> list[str]:
-        """Return the labels of the time axis."""
-        step = (self.until - self.since) / (LABELS - 1)
-        return [full_date(self.since + number * step) for number in range(LABELS)]
+    def ticks(self) -> list[tuple[str, str, str]]:
+        """Return the horizontal position in percent, the label and its anchor for each round time of the period."""
+        places = [(self.x(at) / WIDTH * 100, label) for at, label in ticks(self.since, self.until)]
+        return [(_position(x), label, _anchor(x)) for x, label in places]
 
 
 def top_of_number(highest: float) -> float:
@@ -179,7 +180,8 @@ class Chart:
     marks: Sequence[tuple[str, str]]
     """The horizontal position and the text of each mark."""
     y_labels: Sequence[str]
-    x_labels: Sequence[str]
+    x_ticks: Sequence[tuple[str, str, str]]
+    """The horizontal position in percent, the label and the anchor of each tick."""
     is_empty: bool
 
     @property
@@ -222,7 +224,7 @@ def _chart(
         lines=[line for line in drawn if line.path],
         marks=[(_position(period.x(mark.at)), f"{full_date(mark.at)} {mark.label}") for mark in inside],
         y_labels=axis.labels,
-        x_labels=period.labels(),
+        x_ticks=period.ticks(),
         is_empty=not any(value for each in given.series for value in each.values),
     )
 
@@ -271,6 +273,11 @@ def _run(period: Period, run: Sequence[tuple[Slot, str]]) -> str:
 
 def _middle(period: Period, slot: Slot) -> str:
     return _position(period.x(slot.starts_at + timedelta(seconds=slot.seconds / 2)))
+
+
+def _anchor(x: float) -> str:
+    """Return which part of a label is at its tick: near an end of the axis, the label stays inside the chart."""
+    return "start" if x < EDGE else "end" if x > 100 - EDGE else "middle"
 
 
 def _position(value: float) -> str:

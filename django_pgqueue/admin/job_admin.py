@@ -80,6 +80,7 @@ class JobAdmin(JobColumns):
 
     list_display = ["number", "state_badge", "task", "queue", "priority", "attempts", "enqueued", "wait", "run_time"]
     list_filter = [BatchFilter, WordFilter, SpanFilter, QueueFilter, TaskFilter, LimitFilter]
+    zero_columns = ("priority",)
     list_max_show_all = 0  # a page is never longer
     ordering = ["-id"]  # of a queryset without a search: the order of the list is that of the search
     search_fields = ["id"]  # makes Django show the search box; `searched()` does the search

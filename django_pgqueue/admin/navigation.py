@@ -34,22 +34,50 @@ class LinkedPage(NamedTuple):
     permission: str
 
 
-PLACES: Final = (
-    LinkedPage("overview", _("Overview"), "pgqueue.view_job"),
-    LinkedPage("queues", _("Queues"), "pgqueue.view_job"),
-    LinkedPage("job_changelist", _("Jobs"), "pgqueue.view_job"),
-    LinkedPage("deadjob_changelist", _("Dead letters"), "pgqueue.view_job"),
-    LinkedPage("incidents", _("Incidents"), "pgqueue.view_job"),
-    LinkedPage("jobbatch_changelist", _("Batches"), "pgqueue.view_jobbatch"),
-    LinkedPage("worker_changelist", _("Workers"), "pgqueue.view_worker"),
-    LinkedPage("tasks", _("Tasks"), "pgqueue.view_job"),
-    LinkedPage("limits", _("Limits"), "pgqueue.view_job"),
-    LinkedPage("schedule_changelist", _("Schedules"), "pgqueue.view_schedule"),
-    LinkedPage("pause_changelist", _("Pauses"), "pgqueue.view_pause"),
-    LinkedPage("bulk_acts", _("Audit"), "pgqueue.view_job"),
-    LinkedPage("doctor", _("Doctor"), "pgqueue.view_job"),
+class PageGroup(NamedTuple):
+    """Pages that belong together. The first row of the navigation links the first of them that the user may see."""
+
+    label: Promise | str
+    pages: tuple[LinkedPage, ...]
+
+
+GROUPS: Final = (
+    PageGroup(_("Overview"), (LinkedPage("overview", _("Overview"), "pgqueue.view_job"),)),
+    PageGroup(
+        _("Jobs"),
+        (
+            LinkedPage("job_changelist", _("Jobs"), "pgqueue.view_job"),
+            LinkedPage("deadjob_changelist", _("Dead letters"), "pgqueue.view_job"),
+            LinkedPage("incidents", _("Incidents"), "pgqueue.view_job"),
+            LinkedPage("jobbatch_changelist", _("Batches"), "pgqueue.view_jobbatch"),
+        ),
+    ),
+    PageGroup(
+        _("Queues"),
+        (
+            LinkedPage("queues", _("Queues"), "pgqueue.view_job"),
+            LinkedPage("limits", _("Limits"), "pgqueue.view_job"),
+            LinkedPage("pause_changelist", _("Pauses"), "pgqueue.view_pause"),
+        ),
+    ),
+    PageGroup(
+        _("Tasks"),
+        (
+            LinkedPage("tasks", _("Tasks"), "pgqueue.view_job"),
+            LinkedPage("schedule_changelist", _("Schedules"), "pgqueue.view_schedule"),
+        ),
+    ),
+    PageGroup(
+        _("System"),
+        (
+            LinkedPage("worker_changelist", _("Workers"), "pgqueue.view_worker"),
+            LinkedPage("doctor", _("Doctor"), "pgqueue.view_job"),
+            LinkedPage("bulk_acts", _("Audit"), "pgqueue.view_job"),
+        ),
+    ),
 )
 """All pages that the navigation links, in its order. It leaves out a page whose model is not registered."""
+PLACES: Final = tuple(page for group in GROUPS for page in group.pages)
 PERMISSIONS: Final = {
     **{place.name.removesuffix("list"): place.permission for place in PLACES},
     "search": "pgqueue.view_job",
@@ -123,11 +151,7 @@ def navigation(request: HttpRequest, site: AdminSite, current: str) -> dict[str,
     alias = databases.chosen(request)
     choices = queue_aliases() if request.method in {"GET", "HEAD"} else []
     return {
-        "pgqueue_places": [
-            {"label": place.label, "url": url, "is_current": place.name == current}
-            for place in PLACES
-            if (url := allowed_url(request, place.name))
-        ],
+        **_places(request, current),
         # Filters are left out: their values belong to one database.
         "pgqueue_databases": [
             {"label": each, "url": databases.link_to(each, request.path), "is_current": each == alias}
@@ -150,6 +174,25 @@ def _search(request: HttpRequest, alias: str) -> dict[str, str]:
         "typed": request.GET.get("q", "") if request.path == path else "",
         "alias": alias if "?" in url else "",
     }
+
+
+def _places(request: HttpRequest, current: str) -> dict[str, Any]:
+    """Return the two rows of links: the groups, and the pages of the current group if it has several."""
+    groups, pages = [], []
+    for group in GROUPS:
+        found = [
+            {"label": place.label, "url": url, "is_current": place.name == current}
+            for place in group.pages
+            if (url := allowed_url(request, place.name))
+        ]
+        if found:
+            is_current = any(place["is_current"] for place in found)
+            label = group.label if len(found) > 1 else found[0]["label"]
+            groups.append(
+                {"label": label, "url": found[0]["url"], "is_current": is_current, "is_page": len(found) == 1}
+            )
+            pages = found if is_current and len(found) > 1 else pages
+    return {"pgqueue_groups": groups, "pgqueue_places": pages}
 
 
 def rendered(

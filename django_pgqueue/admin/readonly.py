@@ -88,6 +88,12 @@ class DatabaseChangeList(ChangeList):
     def url_for_result(self, result: Any) -> str:
         return f"{super().url_for_result(result)}{self.database_query}"
 
+    def drop_columns_of_zeros(self) -> None:
+        """Leave out the columns of the model's integers that are 0 in each row of this page."""
+        rows = list(cast(Any, self.result_list))
+        dropped = {name for name in self.model_admin.zero_columns if all(getattr(row, name) == 0 for row in rows)}
+        self.list_display = [name for name in self.list_display if name not in dropped]
+
 
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic at run time
     """A read-only list whose queries stay fast however many rows the table has."""
@@ -97,6 +103,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
     paginator = BoundedPaginator
     show_full_result_count = False  # otherwise Django also counts the whole table
     show_facets = admin.ShowFacets.NEVER  # facets would run one count per choice of a filter
+    zero_columns: tuple[str, ...] = ()
+    """The columns that a page of the list leaves out if each of its rows has 0 there."""
     sortable_by = ()  # most columns have no index to sort by
 
     class Media:

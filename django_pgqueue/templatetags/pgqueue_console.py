@@ -38,7 +38,7 @@ def pgqueue_figures(context: Mapping[str, Any]) -> dict[str, Any]:
     }
     try:
         with transaction.atomic(using=alias):
-            return {**found, "tiles": list(tiles(request, current(alias).overview))}
+            return {**found, "tiles": tiles(request, current(alias).overview)}
     except DatabaseError:
         return found
 

@@ -12,6 +12,7 @@ from django.test import override_settings
 from django.utils import translation
 
 from django_pgqueue.admin import charts
+from django_pgqueue.admin.chart_ticks import ticks
 from django_pgqueue.admin.charts import (
     ChartValues,
     Mark,
@@ -95,15 +96,40 @@ def test_marks_inside_the_period_are_drawn_and_named():
     assert "<title>2026-03-01 12:02:00 version &lt;b&gt;</title>" in html(chart)
 
 
-def test_labels_are_the_ends_and_the_middle_of_any_period():
-    week = Period(START, START + timedelta(days=7))
-    assert week.labels() == ["2026-03-01 12:00:00", "2026-03-05 00:00:00", "2026-03-08 12:00:00"]
-    assert PERIOD.labels()[1] == "2026-03-01 12:02:00"
+SHORT = timedelta(minutes=59)
 
 
-def test_labels_are_in_the_current_time_zone():
-    with override_settings(TIME_ZONE="Asia/Tokyo"):
-        assert PERIOD.labels()[0] == "2026-03-01 21:00:00"
+@pytest.mark.parametrize(
+    ("since", "length", "zone", "labels"),
+    [
+        ((1, 12, 7), SHORT, "UTC", ["12:15", "12:30", "12:45", "13:00"]),
+        ((1, 12, 0), 4 * MINUTE, "UTC", ["12:00", "12:01", "12:02", "12:03", "12:04"]),
+        ((1, 12, 7), timedelta(days=1), "UTC", ["16:00", "2026-03-02", "08:00"]),
+        ((1, 12, 0), timedelta(days=7), "UTC", ["2026-03-02", "2026-03-05", "2026-03-08"]),
+        ((1, 12, 7), SHORT, "Asia/Tokyo", ["21:15", "21:30", "21:45", "22:00"]),
+        ((1, 12, 7), timedelta(days=1), "Asia/Kathmandu", ["2026-03-02", "08:00", "16:00"]),
+        # The clocks go forward at 2:00 on 29 March: from midnight to 8:00 it is seven hours.
+        ((28, 17, 0), timedelta(days=1), "Europe/Berlin", ["2026-03-29", "08:00", "16:00"]),
+    ],
+)
+def test_ticks_are_at_round_times_of_the_time_zone(
+    since: tuple[int, int, int], length: timedelta, zone: str, labels: list[str]
+):
+    start = datetime(2026, 3, *since, tzinfo=UTC)
+    with override_settings(TIME_ZONE=zone):
+        assert [label for _, label in ticks(start, start + length)] == labels
+        assert {at.second for at, _ in ticks(start, start + length)} == {0}
+
+
+def test_ticks_stand_at_their_moments():
+    found = Period(START - 10 * MINUTE, START + 50 * MINUTE).ticks()
+    assert [(x, label) for x, label, _ in found] == list(
+        zip(("16.67", "41.67", "66.67", "91.67"), ("12:00", "12:15", "12:30", "12:45"), strict=True)
+    )
+    assert [anchor for _, _, anchor in found] == ["middle", "middle", "middle", "end"]
+    text = html(bars([0] * 4, [1] * 4))
+    assert '<text x="0.00%" y="16" text-anchor="start">12:00</text>' in text
+    assert '<text x="50.00%" y="16" text-anchor="middle">12:02</text>' in text
 
 
 class Numbers(HTMLParser):
@@ -116,7 +142,8 @@ class Numbers(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         for name, value in attrs:
-            if name in {"x", "y", "width", "height"} and not re.fullmatch(r"-?\d+(\.\d+)?", value or ""):
+            is_number = re.fullmatch(r"-?\d+(\.\d+)?" + "%?" * (tag in {"text", "line"}), value or "")
+            if name in {"x", "y", "width", "height"} and not is_number:
                 self.wrong.append((tag, name, value))
             if name == "d" and not re.fullmatch(r"[MLHVhv0-9. ]+", value or ""):
                 self.wrong.append((tag, name, value))

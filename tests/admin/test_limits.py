@@ -35,7 +35,7 @@ def test_limits_page_shows_figures_and_what_is_admitted(operator: Client, declar
     rows = rows_of(text_of(operator))
     assert list(rows) == ["import", "render", "stripe"]
     cells = cells_of(rows["import"])
-    assert (cells["running"], cells["due"], cells["later"], cells["keys waiting"]) == ("0", "3", "0", "2")
+    assert (cells["running"], cells["due"], cells["keys waiting"]) == ("0", "3", "2") and "later" not in cells
     assert cells_of(rows["render"])["running"] == "1 weight 2"
     assert "for each key customer:{a} · one after the other, and a dead job blocks its key" in plain(rows["import"])
     assert "at most 100/m, and 10 at once" in rows["stripe"]
@@ -214,3 +214,12 @@ def test_pages_run_few_statements_however_many_keys(operator: Client, declared: 
     assert [count(url) for url in urls] == before
     assert before[0] <= 14 and before[1] <= 24, before
     assert len(stats.limit_keys("render").keys) == 30
+
+
+def test_columns_of_limits_that_are_zero_everywhere_are_left_out(operator, make_job, monkeypatch):
+    declare(monkeypatch)
+    text = text_of(operator, PAGE)
+    assert "Keys waiting</th>" not in text and 'colspan="4"' in text and "Running</th>" in text
+    make_job(task_name="app.render", limit_key="render:1")
+    text = text_of(operator, PAGE)
+    assert "Keys waiting</th>" in text and "Held keys</th>" not in text and 'colspan="5"' in text

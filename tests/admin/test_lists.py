@@ -324,3 +324,11 @@ def test_list_job_with_many_attempts_reads_only_the_last(operator: Client, make_
         [[plan]] = cursor.fetchall()
     read = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "pgqueue_execution"]
     assert read and all(node["Actual Rows"] * node["Actual Loops"] <= 1 for node in read), read
+
+
+def test_list_of_jobs_leaves_out_priority_if_all_are_zero(operator, make_job):
+    make_job()
+    assert b"column-priority" not in operator.get("/admin/pgqueue/job/").content
+    make_job(priority=-3)
+    text = operator.get("/admin/pgqueue/job/").content.decode()
+    assert "column-priority" in text and '<td class="field-priority">-3</td>' in text

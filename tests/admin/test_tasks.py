@@ -42,7 +42,7 @@ def text_of(client: Client) -> str:
 def test_page_shows_signature_docstring_options_and_counts(operator, make_job):
     make_job("dead", task_name=NAME)
     make_job(task_name=NAME)
-    row = row_of(text_of(operator), NAME)
+    row = row_of(text_of(operator), NAME).replace("<wbr>", "")
     assert "(message: str = &#x27;as asked&#x27;)" in row and "max_attempts=2" in row and "backoff=0" in row
     assert (tasks.fail.func.__doc__ or "").strip().partition("\n")[0] in row
     for link, label in (("job/?state=due&amp;task=", "1 due"), ("deadjob/?task=", "1 dead")):
@@ -157,3 +157,13 @@ def test_page_counts_former_names_with_the_task(operator: Client, make_job: JobM
     make_job("dead", task_name="app.former")
     page = text_of(operator)
     assert "2 dead" in row_of(page, NAME) and "Without code" not in page
+
+
+def test_columns_without_any_figure_are_left_out(operator, monkeypatch):
+    assert "Attempts in 24 h</th>" not in text_of(operator)
+    for dead, is_shown in ((0, False), (1, True)):
+        counts = AttemptCounts(succeeded=5, dead=dead)
+        day = TaskThroughput(name=NAME, counts=counts, run=Durations(), wait=Durations())
+        monkeypatch.setattr(stats, "throughput_by_task", lambda *args, day=day, **options: [day])
+        text = text_of(operator)
+        assert "Attempts in 24 h</th>" in text and ("Failed</th>" in text) == is_shown

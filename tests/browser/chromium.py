@@ -19,6 +19,7 @@ os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
 CHROMIUM: Final = ("chromium", "chromium-browser", "google-chrome")
 WAIT_MS: Final = 10_000
 DESKTOP: Final = {"width": 1400, "height": 900}
+LAPTOP: Final = {"width": 1280, "height": 800}
 PHONE: Final = {"width": 390, "height": 844}
 ARGUMENTS: Final = (
     "--no-sandbox",  # containers have no user namespaces

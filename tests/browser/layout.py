@@ -54,6 +54,26 @@ COVERED: Final = """() => [...document.querySelectorAll("#content :is(a, button,
     })
     .map(element => `${element.tagName.toLowerCase()} ${(element.innerText || element.value || "").trim()}`)"""
 
+# Rows of links or tiles that have wrapped so that one of them is alone in the last line, without filling it.
+ALONE: Final = """() => {
+    const lines = boxes => Object.values(Object.groupBy(boxes, box => Math.round(box.top)));
+    const found = [];
+    for (const row of document.querySelectorAll(".pgqueue-navigation ul, .pgqueue-tiles, .pgqueue-choices")) {
+        const rows = lines([...row.children].map(child => child.getBoundingClientRect()));
+        const isWide = box => box.width > row.getBoundingClientRect().width * 0.9;
+        if (rows.length > 1 && rows.at(-1).length === 1 && !isWide(rows.at(-1)[0])) found.push(row.className);
+    }
+    return found;
+}"""
+# How many tiles are in each row, and the size of the text of their figures.
+TILES: Final = """() => [...document.querySelectorAll(".pgqueue-tiles")].map(tiles => {
+    const boxes = [...tiles.children].map(tile => tile.getBoundingClientRect());
+    const rows = Object.values(Object.groupBy(boxes, box => Math.round(box.top)));
+    const size = parseFloat(getComputedStyle(tiles.querySelector("dd")).fontSize);
+    const width = tiles.getBoundingClientRect().right;
+    return [rows.map(row => row.length), rows.every(row => Math.abs(row.at(-1).right - width) < 2), size];
+})"""
+
 RECORD_FOCUS: Final = """() => {
     window.stops = [];
     const look = element => {
@@ -105,6 +125,25 @@ def cut_lists(page: Page) -> list[int]:
     """Return for each list that does not fit how many pixels of it are out of sight."""
     found: list[int] = page.evaluate(CUT_LISTS)
     return found
+
+
+def alone(page: Page) -> list[str]:
+    """Return the rows of links or tiles that have wrapped so that one of them is alone in its line."""
+    found: list[str] = page.evaluate(ALONE)
+    return found
+
+
+class Tiles(NamedTuple):
+    """One group of tiles: how many are in each row, whether each row is full, and the size of the figures in px."""
+
+    rows: list[int]
+    is_full: bool
+    size: float
+
+
+def tiles(page: Page) -> list[Tiles]:
+    """Return the groups of tiles of a page."""
+    return [Tiles(*each) for each in page.evaluate(TILES)]
 
 
 def covered(page: Page) -> list[str]:

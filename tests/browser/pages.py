@@ -14,7 +14,8 @@ PAGES: Final[dict[str, str]] = {
     "index": "",
     "console": "pgqueue/",
     "overview": "pgqueue/job/overview/",
-    "overview, week": "pgqueue/job/overview/?span=7d",
+    "overview, day": "pgqueue/job/overview/?span=day",
+    "overview, week": "pgqueue/job/overview/?span=week",
     "queues": "pgqueue/job/queues/",
     "queue": "pgqueue/job/queue/?queue=mail",
     "limits": "pgqueue/job/limits/",
@@ -88,6 +89,11 @@ def in_each_check(chosen: tuple[str, ...]) -> list[Any]:
 SOME: Final = in_each_check(CORE)
 FILTERED: Final = ("jobs", "dead letters", "schedules", "batches")
 """Lists with filters."""
+LISTS: Final = (
+    *(*FILTERED, "running jobs", "jobs of a batch", "pauses", "queues", "limits", "limit", "incidents", "tasks"),
+    *("workers", "doctor"),
+)
+"""The pages whose content is a list."""
 
 
 def examples() -> dict[str, int]:

@@ -5,13 +5,16 @@ The fixture `open_context` fails each test in which a page breaks the strict Con
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
+
 import pytest
 from playwright.sync_api import expect
 
 from . import axe, layout
-from .chromium import PHONE
+from .chromium import LAPTOP, PHONE
 from .links import crawl, route_of
-from .pages import EVERY, FILTERED, PAGES, SOME, WIDE, in_each_check, path_of, visit
+from .pages import EVERY, FILTERED, LISTS, PAGES, SOME, WIDE, in_each_check, path_of, visit
 
 pytestmark = pytest.mark.reads_only
 
@@ -28,12 +31,17 @@ def test_page_has_no_serious_accessibility_finding(open_context, name):
 def test_page_fits_desktop_and_phone(open_context, name):
     page = open_context(has_touch=True).new_page()
     visit(page, name)
-    assert layout.too_wide(page) == []
-    assert layout.broken_words(page) == []
-    assert layout.cut_lists(page) == []
-    assert layout.covered(page) == []
+    for size in (page.viewport_size, LAPTOP):
+        page.set_viewport_size(size)
+        assert layout.too_wide(page) == []
+        assert layout.broken_words(page) == []
+        assert layout.cut_lists(page) == []
+        assert layout.alone(page) == []
+        assert layout.covered(page) == []
     page.set_viewport_size(PHONE)
     assert layout.too_wide(page) == []
+    assert layout.broken_words(page) == []
+    assert layout.alone(page) == []
     assert layout.covered(page) == []
 
 
@@ -51,19 +59,65 @@ def test_schedule_has_navigation_above_buttons(page):
     assert layout.top_of(page, ".pgqueue-navigation") < layout.top_of(page, ".pgqueue-tools")
 
 
-@pytest.mark.parametrize("name", ["overview", "doctor"])
-def test_navigation_on_phone_is_one_row_with_own_link(open_context, name):
+@pytest.mark.parametrize("name", ["overview", "doctor", "job, dead"])
+def test_navigation_on_phone_is_rows_with_own_link(open_context, name):
     page = visit(open_context(viewport=PHONE, has_touch=True).new_page(), name)
-    links = page.get_by_role("navigation", name="Job queue").get_by_role("link")
-    boxes = [link.bounding_box() for link in links.all()]
-    assert len({box["y"] for box in boxes}) == 1
-    expect(links.and_(page.locator("[aria-current=page]"))).to_be_in_viewport(ratio=1)
+    navigation = page.get_by_role("navigation", name="Job queue")
+    for row in navigation.get_by_role("list").all():
+        assert len({link.bounding_box()["y"] for link in row.get_by_role("link").all()}) == 1
+    current = navigation.get_by_role("link").and_(page.locator("[aria-current=page]"))
+    expect(current).to_be_in_viewport(ratio=1)
+
+
+def test_navigation_has_groups_with_their_pages(page):
+    groups = visit(page, "overview").locator(".pgqueue-groups").get_by_role("link")
+    names = groups.all_inner_texts()
+    assert 4 <= len(names) <= 6
+    found = set()
+    for number in range(len(names)):
+        groups.nth(number).click()
+        expect(groups.nth(number)).to_have_attribute("aria-current", re.compile("page|true"))
+        found.update(page.locator(".pgqueue-pages").get_by_role("link").all_inner_texts())
+    assert {"Jobs", "Dead letters", "Queues", "Limits", "Tasks", "Schedules", "Workers", "Doctor", "Audit"} <= found
+
+
+@pytest.mark.parametrize("width", [LAPTOP["width"], 1920, 800, PHONE["width"]])
+def test_tiles_are_in_full_rows_and_important_ones_larger(page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    main, others = layout.tiles(visit(page, "overview"))
+    assert len(set(main.rows)) == 1 and main.is_full and others.is_full
+    assert max(others.rows) - min(others.rows) <= 1
+    assert main.size > others.size
+
+
+@pytest.mark.parametrize("name", ["overview", "overview, day", "overview, week"])
+def test_charts_have_ticks_at_round_times_that_fit(page, name):
+    page.set_viewport_size(PHONE)
+    axes = visit(page, name).locator(".pgqueue-x")
+    assert axes.count() >= 3
+    for axis in axes.all():
+        labels = axis.locator("text")
+        texts = labels.all_text_contents()
+        assert len(texts) >= 2
+        assert [text for text in texts if not re.fullmatch(r"\d\d:(00|15|30|45)|\d{4}-\d\d-\d\d", text)] == []
+        boxes = [label.bounding_box() for label in labels.all()]
+        assert [left for left, right in pairwise(boxes) if left["x"] + left["width"] > right["x"]] == []
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_list_on_phone_begins_on_first_screen(open_context, name):
+    page = open_context(viewport=PHONE, has_touch=True).new_page()
+    visit(page, name)
+    assert layout.top_of(page, "#content-main table") <= 500
 
 
 @pytest.mark.parametrize("name", FILTERED)
-def test_list_on_phone_has_filters_above_rows(open_context, name):
-    page = open_context(viewport=PHONE, has_touch=True).new_page()
-    visit(page, name)
+def test_list_on_phone_has_filters_behind_a_heading(open_context, name):
+    page = open_context(viewport=PHONE, has_touch=True, java_script_enabled=False).new_page()
+    filters = visit(page, name).locator("#changelist-filter")
+    expect(filters).to_be_hidden()
+    page.locator(".pgqueue-filters summary").click()
+    expect(filters).to_be_visible()
     assert layout.top_of(page, "#changelist-filter") < layout.top_of(page, "#result_list")
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.admin.formatting import breakable
 from django_pgqueue.doctor import Level, examine
 
 from .page import ConsolePage
@@ -22,7 +23,7 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     findings = sorted(examine(alias), key=lambda finding: order.index(finding.level), reverse=True)
     return {
         "database": alias,
-        "findings": [(finding, LABELS[finding.level]) for finding in findings],
+        "findings": [(finding, LABELS[finding.level], breakable(finding.fix)) for finding in findings],
         "healthy": sum(finding.level is Level.OK for finding in findings),
     }
 

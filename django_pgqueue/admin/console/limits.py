@@ -26,6 +26,7 @@ from django_pgqueue.admin.limits.words import limit_lines, next_start_text, wait
 from django_pgqueue.admin.navigation import allowed_url, key_jobs_url, limit_url, page_url
 from django_pgqueue.declared.limits import MAX_KEY_LENGTH, has_value, name_of
 from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures
+from django_pgqueue.stats.answers import NONE
 from django_pgqueue.tasks import registry
 
 from .page import ConsolePage
@@ -102,7 +103,7 @@ def limit_rows(
     """Return the rows of limits. `blocked` counts the blocked keys of each limit that has any."""
     found = list(limits)
     controls = controls_of(request, alias, [each.name for each in found])
-    return [_limit_row(request, each, controls[each.name], blocked.get(each.name)) for each in found]
+    return _without_zeros([_limit_row(request, each, controls[each.name], blocked.get(each.name)) for each in found])
 
 
 def _limit_row(
@@ -137,7 +138,16 @@ def key_rows(request: HttpRequest, alias: str, keys: Iterable[LimitKeyFigures]) 
     found = list(keys)
     controls = controls_of(request, alias, [each.limit_key for each in found])
     in_way = blockers(request, alias, [each.blocking_job_id for each in found if each.blocking_job_id is not None])
-    return [_key_row(request, each, controls[each.limit_key], in_way.get(each.blocking_job_id or 0)) for each in found]
+    return _without_zeros(
+        [_key_row(request, each, controls[each.limit_key], in_way.get(each.blocking_job_id or 0)) for each in found]
+    )
+
+
+def _without_zeros(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of a table without the columns that are known to be 0 in each of them, except the first two."""
+    columns = list(zip(*(row["cells"] for row in rows), strict=True))
+    kept = [place for place, cells in enumerate(columns) if place < 2 or any(each["number"] != NONE for each in cells)]
+    return [{**row, "cells": [row["cells"][place] for place in kept]} for row in rows]
 
 
 def _key_row(

@@ -6,6 +6,7 @@ document as that of `manage.py pgqueue status --json`, without limit keys if the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -43,6 +44,8 @@ DAY: Final = timedelta(days=1)
 INCIDENTS_LIMIT: Final = 8
 TASKS_LIMIT: Final = 5
 QUEUES_LIMIT: Final = 20
+IN_ONE_ROW: Final = 6
+"""Tiles that are one row. More are two rows."""
 
 
 def examined(alias: str) -> list[Banner]:
@@ -110,7 +113,7 @@ def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, An
     rows = queue_rows(request, overview.queues[:QUEUES_LIMIT])
     return {
         "overview": overview,
-        "tiles": list(tiles(request, overview)),
+        "tiles": tiles(request, overview),
         "rows": rows,
         "more_queues": len(overview.queues) - len(rows),
         "queues_url": allowed_url(request, "queues"),
@@ -123,6 +126,7 @@ def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, An
         **button_context(request),
         "past": _("7 days") if past and span.name == "week" else _("24 hours"),
         "incidents": _incidents(request, failures),
+        "has_dead": any(each.dead for each in failures[:INCIDENTS_LIMIT]),
         "incidents_url": allowed_url(request, "incidents"),
         "failing": _failing(request, by_task),
         "slowest": _slowest(request, by_task),
@@ -130,29 +134,30 @@ def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, An
     }
 
 
-def tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
-    """Yield the figures of all queues together."""
-    oldest = overview.oldest_due_seconds
-    due = jobs_url(request, "due")
+class Tiles(NamedTuple):
+    """The figures of all queues together: the important ones are larger."""
+
+    main: list[Tile]
+    others: list[Tile]
+
+    @property
+    def columns(self) -> int:
+        """How many of the others are in a row. In rows of a given length, a single one could be left over."""
+        count = len(self.others)
+        return count if count <= IN_ONE_ROW else math.ceil(count / 2)
+
+
+def tiles(request: HttpRequest, overview: stats.Overview) -> Tiles:
+    """Return the figures of all queues together."""
+    return Tiles(list(_main_tiles(request, overview)), list(_other_tiles(request, overview)))
+
+
+def _main_tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
+    """Yield the figures that say whether the queue works."""
+    oldest, due = overview.oldest_due_seconds, jobs_url(request, "due")
     yield Tile(_("due"), overview.due, due)
     yield Tile(_("oldest due"), "–" if oldest is None else seconds_text(oldest), due)
-    if overview.held.value:
-        yield Tile(_("held"), overview.held, allowed_url(request, "limits"), _("their limit admits none of them now"))
-    if overview.paused.value:
-        yield Tile(_("paused"), overview.paused, jobs_url(request, "paused"))
-    yield Tile(_("scheduled"), overview.scheduled, jobs_url(request, "scheduled"))
-    yield Tile(_("retrying"), overview.retrying, jobs_url(request, "retrying"))
-    if overview.unknown.value:
-        note = _("workers release them")
-        yield Tile(_("unknown"), overview.unknown, allowed_url(request, "tasks"), note, is_bad=True)
-    if overview.suspended.value:
-        yield Tile(_("suspended"), overview.suspended, note=_("scheduled or retrying"))
-    if overview.waiting.value:
-        note = _("for other jobs")
-        yield Tile(_("waiting"), overview.waiting, jobs_url(request, "waiting"), note)
     yield Tile(_("running"), overview.running, jobs_url(request, "running"), prefetched_note(overview))
-    if overview.lost.value:
-        yield Tile(_("lost"), overview.lost, jobs_url(request, "lost"), is_bad=True)
     dead = overview.dead_24h
     yield Tile(_("dead in 24 h"), dead, jobs_url(request, "dead", since="day"), is_bad=dead.value > 0)
     rate = rate_text(overview.enqueued_per_minute, is_estimate=overview.enqueued_is_estimate)
@@ -161,7 +166,27 @@ def tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
     workers = allowed_url(request, "worker_changelist")
     is_unserved = overview.workers == 0 and (overview.due + overview.held).value > 0
     yield Tile(_("workers"), figure_text(overview.workers), workers, is_bad=is_unserved)
-    yield Tile(_("slots busy"), slots_text(overview), workers)
+
+
+def _other_tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
+    """Yield the other figures. Rare ones are left out if they are 0."""
+    yield Tile(_("slots busy"), slots_text(overview), allowed_url(request, "worker_changelist"))
+    yield Tile(_("scheduled"), overview.scheduled, jobs_url(request, "scheduled"))
+    yield Tile(_("retrying"), overview.retrying, jobs_url(request, "retrying"))
+    if overview.held.value:
+        yield Tile(_("held"), overview.held, allowed_url(request, "limits"), _("their limit admits none of them now"))
+    if overview.paused.value:
+        yield Tile(_("paused"), overview.paused, jobs_url(request, "paused"))
+    if overview.unknown.value:
+        note = _("workers release them")
+        yield Tile(_("unknown"), overview.unknown, allowed_url(request, "tasks"), note, is_bad=True)
+    if overview.suspended.value:
+        yield Tile(_("suspended"), overview.suspended, note=_("scheduled or retrying"))
+    if overview.waiting.value:
+        note = _("for other jobs")
+        yield Tile(_("waiting"), overview.waiting, jobs_url(request, "waiting"), note)
+    if overview.lost.value:
+        yield Tile(_("lost"), overview.lost, jobs_url(request, "lost"), is_bad=True)
 
 
 def _is_new(overview: stats.Overview, rows: Sequence[dict[str, Any]]) -> bool:

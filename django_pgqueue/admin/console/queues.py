@@ -33,8 +33,8 @@ from .page import ConsolePage, unread_banners
 
 STATES: Final = ("due", "held", "scheduled", "retrying", "unknown", "paused", "running", "lost", "dead")
 """The states of the columns."""
-RARE: Final = frozenset({"held", "retrying", "unknown", "paused", "lost"})
-"""The states that have no column if it is known that no queue of the table has such jobs."""
+ALWAYS: Final = frozenset({"due", "running"})
+"""The states that have a column also if no queue of the table has such jobs."""
 WAITING: Final = frozenset({"due", "held", "scheduled", "retrying", "unknown", "paused"})
 LABELS_OF_STATES: Final = {**LABELS, "held": gettext_lazy("held"), "unknown": gettext_lazy("unknown")}
 LONG: Final = timedelta(days=365)
@@ -107,7 +107,7 @@ def queue_rows(
 
 def shown_states(depths: Sequence[Depth | LaneStats], states: Iterable[str]) -> list[str]:
     """Return which of some states have a column in a table of these queues or lanes."""
-    return [state for state in states if state not in RARE or any(getattr(each, state) != NONE for each in depths)]
+    return [state for state in states if state in ALWAYS or any(getattr(each, state) != NONE for each in depths)]
 
 
 def _row(

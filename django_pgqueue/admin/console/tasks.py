@@ -37,9 +37,13 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     unknown = sorted({name for name in (*jobs, *days) if name not in names})
     may_enqueue = acts.ENQUEUE.is_allowed(request.user)
     rows = [_known_row(request, task, jobs, days, may_enqueue=may_enqueue) for task in known]
+    without_code = [_row(request, [name], jobs.get(name, stats.Depth()), jobs, days) for name in unknown]
+    known_days = [row["day"] for row in (*rows, *without_code) if row["day"]]
     return {
         "rows": rows,
-        "unknown": [_row(request, [name], jobs.get(name, stats.Depth()), jobs, days) for name in unknown],
+        "unknown": without_code,
+        "has_attempts": bool(known_days),
+        "has_failures": any(day["failed"] != "0" for day in known_days),
         "may_pause": acts.PAUSE.is_allowed(request.user),
         "has_figures": get_settings().STATS,
     }
@@ -60,7 +64,7 @@ def _known_row(
         "signature": visible(signature_of_call(task)),
         "queue": visible(task.queue_name),
         "priority": task.priority,
-        "options": [f"{name}={visible(value)}" for name, value in own_options(task).items() if name != "priority"],
+        "options": [breakable(f"{name}={value}") for name, value in own_options(task).items() if name != "priority"],
         "schedules": [_in_words(times) for _name, times in declarations.of_task(task)],
         "enqueue_url": page_url(request, "enqueue", task.name) if may_enqueue else "",
     }

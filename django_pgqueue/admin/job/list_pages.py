@@ -95,6 +95,7 @@ class JobChangeList(DatabaseChangeList):
         by_id = {job.pk: job for job in self.rows.filter(pk__in=page).order_by()}
         self.result_list = cast(Any, [by_id[job_id] for job_id in page if job_id in by_id])
         attach_executions(self.result_list)
+        self.drop_columns_of_zeros()
 
     @property
     def order_note(self) -> str:

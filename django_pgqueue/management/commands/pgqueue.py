@@ -23,6 +23,7 @@ from django_pgqueue.management.subcommands.history_commands import ARCHIVE, ERAS
 from django_pgqueue.management.subcommands.jobs_command import JOBS
 from django_pgqueue.management.subcommands.limits_command import LIMITS
 from django_pgqueue.management.subcommands.output import Output
+from django_pgqueue.management.subcommands.permissions_command import PERMISSIONS
 from django_pgqueue.management.subcommands.queue_commands import CLEAR, DRAIN, PAUSE, RESUME
 from django_pgqueue.management.subcommands.run_commands import HEALTH, RUN, WORKER
 from django_pgqueue.management.subcommands.schedules_command import SCHEDULES
@@ -40,9 +41,9 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     *(STATUS, TOP, WHY, JOBS, DEAD, BATCH, WORKFLOW, QUEUES, LIMITS, SCHEDULES, WORKERS, TASKS),
     *(PAUSE, RESUME, DRAIN, CLEAR),
     *(PRUNE, ARCHIVE, ERASE),
-    *(CHECK_DEPLOY, HEALTH, ADOPT, DOCTOR, IMPORT_CELERY_BEAT),
+    *(CHECK_DEPLOY, HEALTH, ADOPT, DOCTOR, PERMISSIONS, IMPORT_CELERY_BEAT),
 )
-"""To run jobs, to look at them, to stop queues, to remove old jobs, and for deploys. `--help` has this order."""
+"""To run jobs, to look at them, to stop queues, to remove old jobs, for deploys and for setup, in this order."""
 
 
 class Command(BaseCommand):

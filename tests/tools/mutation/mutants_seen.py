@@ -175,13 +175,6 @@ TIMES = [
         tests=("tests/admin/test_bulk_acts.py",),
     ),
     Mutant(
-        "labels of charts have times without dates",
-        "full_date(self.",
-        "str(self.",
-        inside="Period.labels",
-        tests=("tests/admin/test_charts.py",),
-    ),
-    Mutant(
         "the next runs are not in the zone of the page",
         "moment(at)",
         'moment(at, f"{at:%F %T}")',

@@ -43,6 +43,7 @@ from tests.tools.mutation.mutants_call_limits import CALL_LIMITS
 from tests.tools.mutation.mutants_causes import CAUSES
 from tests.tools.mutation.mutants_chunks import CHUNKS
 from tests.tools.mutation.mutants_clones import CLONES
+from tests.tools.mutation.mutants_console import CONSOLE
 from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
 from tests.tools.mutation.mutants_counts import COUNTS, PLANS_OF_ATTEMPTS
 from tests.tools.mutation.mutants_databases import DATABASES
@@ -408,6 +409,7 @@ MUTANTS = [
     *COUNTS,
     *PLANS_OF_ATTEMPTS,
     *DATABASES,
+    *CONSOLE,
     *CONTRIB,
     *TRACED,
     *REGISTRATION,
