@@ -74,7 +74,8 @@ EDIT_AND_RETRY: Final = OperatorAct(
     (VIEW_JOB, "pgqueue.view_arguments", "pgqueue.edit_and_retry_job"),
 )
 ENQUEUE: Final = OperatorAct("enqueue", _("Enqueue"), (VIEW_JOB, "pgqueue.enqueue_job"))
-ERASE: Final = OperatorAct("erase", _("Erase values"), ())
+ERASE: Final = JobAct("erase", _("Erase values"), (VIEW_JOB, "pgqueue.erase_job"))
+"""`history.erase()` runs it, and writes the audit. It is no bulk act."""
 
 STOP_WORKER: Final = OperatorAct(
     AUDITED_AS[RequestKind.STOP], _("Request to stop"), ("pgqueue.view_worker", "pgqueue.stop_worker")

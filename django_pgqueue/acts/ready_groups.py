@@ -26,6 +26,7 @@ LEFT_OUT: Final = {
     "delete_schedule": LOSES,
     "edit_and_retry_job": RUNS_ANYTHING,
     "enqueue_job": RUNS_ANYTHING,
+    "erase_job": LOSES,
 }
 """The permissions that are in no group, and why."""
 

@@ -37,6 +37,7 @@ from .job.actions import (
     ACKNOWLEDGE,
     CANCEL,
     DELETE,
+    ERASE,
     MOVE,
     ON_ONE_JOB,
     RETRY,
@@ -75,6 +76,12 @@ def job_form_urls(site: AdminSite) -> list[URLPattern]:
     ]
 
 
+ERASES_NO_LIST = _(
+    "Nothing was erased: select rows of the page. To erase the values of all jobs with a search key, of a task or of a "
+    "queue, use “manage.py pgqueue erase”."
+)
+
+
 class JobAdmin(JobColumns):
     """All jobs, newest first. With a state chosen, the order is that of its index; see `job_list`."""
 
@@ -90,7 +97,7 @@ class JobAdmin(JobColumns):
     object_history_template = "pgqueue/admin/job_history.html"
     actions = [
         *("retry_selected", "acknowledge_selected", "cancel_selected"),
-        *("run_selected", "move_selected", "remove_selected"),
+        *("run_selected", "move_selected", "erase_selected", "remove_selected"),
     ]
     operations: Sequence[Operation] = ON_ONE_JOB
     shown_fields = staticmethod(shown.fields)
@@ -141,6 +148,7 @@ class JobAdmin(JobColumns):
     has_cancel_permission = CANCEL.is_allowed
     has_run_permission = RUN_NOW.is_allowed
     has_move_permission = MOVE.is_allowed
+    has_erase_permission = ERASE.is_allowed
     has_remove_permission = DELETE.is_allowed
 
     retry_selected = selected_action(_("Retry selected"), RETRY, "retry")
@@ -148,6 +156,7 @@ class JobAdmin(JobColumns):
     cancel_selected = selected_action(_("Cancel selected"), CANCEL, "cancel")
     run_selected = selected_action(_("Run selected now"), RUN_NOW, "run")
     move_selected = selected_action(_("Move selected…"), MOVE, "move")
+    erase_selected = selected_action(_("Erase values of selected…"), ERASE, "erase")
     remove_selected = selected_action(_("Delete selected…"), DELETE, "remove")
 
     def act_on_selected(
@@ -158,6 +167,9 @@ class JobAdmin(JobColumns):
         A move and a deletion always show the preview: it asks where to move the jobs, or shows what is lost.
         """
         is_all = request.POST.get("select_across") == "1"
+        if is_all and operation is ERASE:
+            messages.warning(request, ERASES_NO_LIST)
+            return None
         if operation not in (MOVE, DELETE) and (confirmation.is_given(request) or not is_all):
             return act_on_many(request, operation, queryset, self.admin_site)
         name, at = operation.act.name, shown.page_at(request)
@@ -219,7 +231,7 @@ class DeadJobAdmin(JobAdmin):
 
     list_display = ["number", "task", "queue", "attempts", "enqueued", "died", "run_time"]
     list_filter = [BatchFilter, SpanFilter, QueueFilter, TaskFilter, LimitFilter, ErrorFilter, MessageFilter]
-    actions = ["retry_selected", "acknowledge_selected", "remove_selected"]
+    actions = ["retry_selected", "acknowledge_selected", "erase_selected", "remove_selected"]
     operations = ()  # their URLs belong to `JobAdmin`, because a retried job is not a dead letter
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

@@ -568,6 +568,7 @@ class Migration(migrations.Migration):
                     ("run_job", "Can run waiting jobs now"),
                     ("view_arguments", "Can view arguments and results of jobs"),
                     ("move_job", "Can move waiting jobs to another queue or priority"),
+                    ("erase_job", "Can erase values of finished jobs"),
                     ("delete_job", "Can delete finished jobs"),
                     ("edit_and_retry_job", "Can retry finished jobs with other arguments"),
                     ("enqueue_job", "Can enqueue jobs of any task"),

@@ -112,6 +112,7 @@ class Job(models.Model):
             ("run_job", _("Can run waiting jobs now")),
             ("view_arguments", _("Can view arguments and results of jobs")),
             ("move_job", _("Can move waiting jobs to another queue or priority")),
+            ("erase_job", _("Can erase values of finished jobs")),
             ("delete_job", _("Can delete finished jobs")),
             ("edit_and_retry_job", _("Can retry finished jobs with other arguments")),
             ("enqueue_job", _("Can enqueue jobs of any task")),

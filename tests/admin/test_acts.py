@@ -79,6 +79,7 @@ CASES = [
     Case(acts.OVERRIDE_LIMIT, "job/limits/change/?key=render", "job/limits/change/?key=render", {"concurrency": "7"}),
     Case(acts.RETRY, JOB, "job/{dead}/retry/"),
     Case(acts.ACKNOWLEDGE, JOB, "job/{dead}/acknowledge/", {"confirmed": "1", "reason": "gone"}),
+    Case(acts.ERASE, JOB, "job/{dead}/erase/", {"confirmed": "1", "reason": "a", "erase_results": "on"}),
     Case(acts.DELETE, JOB, "job/{dead}/delete/", {"confirmed": "1"}),
     Case(acts.CANCEL, "job/{later}/change/", "job/{later}/cancel/"),
     Case(acts.RUN_NOW, "job/{later}/change/", "job/{later}/run/"),

@@ -4,8 +4,8 @@ The text is looked for as the number of a job, as a search key or its value, in 
 and in the error messages of dead jobs. Each result leads to a page or a list whose acts take exactly these jobs. The
 number of a job alone leads to its page at once.
 
-The page does not search what the user may not see, and says so. The cost is bounded: about ten statements, each of which
-reads a bounded number of rows.
+The page does not search what the user may not see, and says so. The cost is bounded: about ten statements, each of
+which reads a bounded number of rows.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ same notes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from django import forms
@@ -53,11 +53,16 @@ def ask_reason(
     form = ReasonForm(request.POST if confirmation.is_given(request) else None)
     if form.is_bound and form.is_valid():
         return None
+    hidden, notes = hidden_inputs(seen, more), list(ACKNOWLEDGE_NOTES)
+    return form_page(request, site, form, title=title, submit=_("Acknowledge"), back=back, notes=notes, hidden=hidden)
+
+
+def hidden_inputs(seen: Mapping[int, Seen], more: Sequence[SafeString]) -> SafeString:
+    """Return the hidden inputs of a page that asks about jobs: what was shown, that it was asked, and further ones."""
     hidden = shown.hidden(seen) + shown.hidden_input(confirmation.FIELD, 1)
     for each in more:  # a sum with an empty text would not be safe, and the page would show the inputs as text
         hidden += each
-    notes = list(ACKNOWLEDGE_NOTES)
-    return form_page(request, site, form, title=title, submit=_("Acknowledge"), back=back, notes=notes, hidden=hidden)
+    return hidden
 
 
 def reason_of(request: HttpRequest) -> str:

@@ -5,13 +5,13 @@ This module has their permissions, questions, messages and entries in the histor
 Called by `jobs`, for one job or for a selection. The transitions are those of `lifecycle`. Each one changes a job only
 if the job is still as the page showed it (see `shown`), so a double click or a second operator cannot run a job twice.
 Retrying succeeded jobs needs a confirmation (see `confirmation`). So does retrying one job that *Edit and retry* has
-made a new job of; a retry of several jobs leaves such jobs out. Moves, deletions and acknowledgements ask on pages of
-their own, which carry what the page before showed, so the answer applies to that state only.
+made a new job of; a retry of several jobs leaves such jobs out. Moves, erasures, deletions and acknowledgements ask on
+pages of their own, which carry what the page before showed, so the answer applies to that state only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar, Final
@@ -24,8 +24,9 @@ from django.core.exceptions import ValidationError
 from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext, ngettext_lazy
+from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
 from django_pgqueue import acts
 from django_pgqueue.acts import JobAct
@@ -34,6 +35,7 @@ from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.formatting import seen_at, visible
 from django_pgqueue.admin.forms import confirmation
+from django_pgqueue.admin.forms.erase_form import ask_what, erase
 from django_pgqueue.admin.forms.form_page import PlaceForm, form_page
 from django_pgqueue.admin.forms.reason_form import ask_reason, reason_of
 from django_pgqueue.admin.navigation import page_url
@@ -96,6 +98,28 @@ class JobOperation(Operation):
     def with_reason(self, request: HttpRequest) -> JobOperation:
         """Return the operation with the reason in the form, if it has asked for one."""
         return self
+
+    def run(
+        self, request: HttpRequest, seen: Mapping[int, Seen], edited: Collection[int] = (), *, alone: bool = False
+    ) -> Collection[int]:
+        """Change jobs, and log it in the audit and in the history of each. Return those that have changed.
+
+        The jobs `edited` are left out.
+        """
+        connection, asked = connections[databases.chosen(request)], len(seen)
+        chosen = {"selected": asked, **({"edited": len(edited)} if edited else {})}
+        notes = {"total": asked - len(edited), "reason": self.reason}
+        audit = ActAudit(connection, self.act.name, chosen, done_by=request.user.get_username(), **notes)
+        changes = ActRun(connection, self.act, seen, audit, self.options, edited)
+        for changed in changes.batches(alone=alone):
+            self.log(request, [Job(pk=job_id, task_name=name) for job_id, name in changed.items()], asked)
+        audit.end()
+        return changes.changed
+
+    def log(self, request: HttpRequest, changed: Sequence[Job], asked: int) -> None:
+        """Write the act into the history of each changed job."""
+        text = self.text or self.label
+        log_change(request, changed, f"{text}." if asked == 1 else f"{text}, one of {asked:,} jobs selected.")
 
 
 class MoveForm(PlaceForm):
@@ -162,27 +186,58 @@ class DeleteOperation(JobOperation):
 
 
 @dataclass(frozen=True)
-class AcknowledgeOperation(JobOperation):
-    """Acknowledges dead jobs. It asks for a reason."""
+class AskingOperation(JobOperation):
+    """Asks on a page of its own, for one job and for selected ones."""
+
+    question: ClassVar[Callable[..., HttpResponse | None]]
+    title: ClassVar[Any]
+    title_of_many: ClassVar[Any]
 
     def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
-        title = _("Acknowledge %(job)s?") % {"job": visible(str(job))}
-        return ask_reason(request, seen, site, title=title, back=page_url(request, "job_change", job.pk))
+        title, back = self.title % {"job": visible(str(job))}, page_url(request, "job_change", job.pk)
+        return type(self).question(request, seen, site, title=title, back=back)
 
     def ask_many(
         self, request: HttpRequest, seen: Mapping[int, Seen], site: AdminSite, edited: Mapping[int, int | None]
     ) -> HttpResponse | None:
         if not seen:
             return None
-        text = ngettext("Acknowledge %(count)s dead job?", "Acknowledge %(count)s dead jobs?", len(seen))
-        action = shown.hidden_input("action", request.POST.get("action", ""))
-        selected = shown.hidden_input(ACTION_CHECKBOX_NAME, next(iter(seen)))
-        title, back = text % {"count": len(seen)}, request.get_full_path()
-        return ask_reason(request, seen, site, action, selected, title=title, back=back)
+        title, back = self.title_of_many % {"count": len(seen)}, request.get_full_path()
+        return type(self).question(request, seen, site, _same_action(request, seen), title=title, back=back)
+
+
+class AcknowledgeOperation(AskingOperation):
+    """Acknowledges dead jobs. It asks for a reason."""
+
+    question = staticmethod(ask_reason)
+    title = gettext_lazy("Acknowledge %(job)s?")
+    title_of_many = ngettext_lazy("Acknowledge %(count)s dead job?", "Acknowledge %(count)s dead jobs?", "count")
 
     def with_reason(self, request: HttpRequest) -> JobOperation:
         reason = reason_of(request)
         return replace(self, reason=reason, text=f"{self.label}: {reason}")
+
+
+class EraseOperation(AskingOperation):
+    """Erases values of finished jobs. It asks which ones, and for a reason."""
+
+    is_dangerous: ClassVar[bool] = True
+    question = staticmethod(ask_what)
+    title = gettext_lazy("Erase values of %(job)s?")
+    title_of_many = ngettext_lazy("Erase values of %(count)s job?", "Erase values of %(count)s jobs?", "count")
+
+    def run(
+        self, request: HttpRequest, seen: Mapping[int, Seen], edited: Collection[int] = (), *, alone: bool = False
+    ) -> Collection[int]:
+        changed = erase(request, seen) if seen else []
+        self.log(request, changed, len(seen))
+        return [job.pk for job in changed]
+
+
+def _same_action(request: HttpRequest, seen: Mapping[int, Seen]) -> SafeString:
+    """Return the hidden inputs with which the answer to a question runs the same action of the list."""
+    action = shown.hidden_input("action", request.POST.get("action", ""))
+    return action + shown.hidden_input(ACTION_CHECKBOX_NAME, next(iter(seen)))
 
 
 def _move_form(request: HttpRequest, job: Job) -> MoveForm:
@@ -216,7 +271,12 @@ MOVE: Final = MoveOperation(
 DELETE: Final = DeleteOperation(
     "delete", acts.DELETE, ngettext_lazy("%(count)d job is deleted.", "%(count)d jobs are deleted.", "count")
 )
-ON_ONE_JOB: Final = (RETRY, ACKNOWLEDGE, CANCEL, RUN_NOW, MOVE, DELETE)
+ERASE: Final = EraseOperation(
+    "erase",
+    acts.ERASE,
+    ngettext_lazy("Values of %(count)d job are erased.", "Values of %(count)d jobs are erased.", "count"),
+)
+ON_ONE_JOB: Final = (RETRY, ACKNOWLEDGE, CANCEL, RUN_NOW, MOVE, ERASE, DELETE)
 """The operations that the page of a job offers."""
 
 
@@ -240,7 +300,7 @@ def act_on_one(request: HttpRequest, operation: JobOperation, job: Job, site: Ad
         return question
     operation = operation.as_chosen(request, job)
     try:
-        changed = _act(request, operation, seen, alone=True)
+        changed = operation.run(request, seen, alone=True)
     except CompensationUnfinished:
         text = _(
             "Nothing was changed: the steps of this job are being undone. Retry it when the last compensation is done."
@@ -290,7 +350,7 @@ def act_on_many(
         return question
     if fitting:
         operation = operation.with_reason(request)
-    changed = len(_act(request, operation, fitting, edited))
+    changed = len(operation.run(request, fitting, edited))
     _show_counts(request, operation, changed, asked - changed - len(edited), len(edited))
     return None
 
@@ -315,31 +375,6 @@ def _fitting(request: HttpRequest, operation: JobOperation, rows: Sequence[Any])
     """
     on_page = shown.read(request)
     return {row.pk: on_page[row.pk] for row in rows if row.pk in on_page and operation.fits(row, row.seen_at)}
-
-
-def _act(
-    request: HttpRequest,
-    operation: JobOperation,
-    seen: Mapping[int, Seen],
-    edited: Collection[int] = (),
-    *,
-    alone: bool = False,
-) -> Collection[int]:
-    """Run the operation, and log it in the audit and in the history of each changed job. Return the changed jobs.
-
-    The jobs `edited` are left out.
-    """
-    connection, asked = connections[databases.chosen(request)], len(seen)
-    done_by, text = request.user.get_username(), operation.text or operation.label
-    chosen = {"selected": asked, **({"edited": len(edited)} if edited else {})}
-    notes = {"total": asked - len(edited), "reason": operation.reason}
-    audit = ActAudit(connection, operation.act.name, chosen, done_by=done_by, **notes)
-    changes = ActRun(connection, operation.act, seen, audit, operation.options, edited)
-    message = f"{text}." if asked == 1 else f"{text}, one of {asked:,} jobs selected."
-    for changed in changes.batches(alone=alone):
-        log_change(request, [Job(pk=job_id, task_name=name) for job_id, name in changed.items()], message)
-    audit.end()
-    return changes.changed
 
 
 def _show_counts(request: HttpRequest, operation: JobOperation, changed: int, unchanged: int, edited: int) -> None:
