@@ -208,7 +208,7 @@ def test_dead_jobs_are_read_along_the_index(engine):
     [(before,)] = engine.execute("SELECT finished_at FROM pgqueue_job WHERE id = %s", [page[-1]])
     params = {"before_at": before, "before_id": page[-1], "limit": 100}
     found = list(nodes(explain(engine, "DEAD_CALLS", params, "generic")))
-    assert {node.get("Index Name") for node in found} - {None} == {"pgqueue_job_finished"}
+    assert {node.get("Index Name") for node in found} - {None} == {"pgqueue_job_dead"}
     assert all(rows_read(node) <= 300 for node in found)
     assert page == sorted(page, reverse=True)
 
