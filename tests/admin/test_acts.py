@@ -95,6 +95,13 @@ CASES = [
         "schedule/{schedule}/resume/",
         prepare=pause_schedule,
     ),
+    Case(
+        acts.PAUSE_SCHEDULE,
+        "schedule/{schedule}/pause_until/",
+        "schedule/{schedule}/pause_until/",
+        {"until": "2100-01-01T00:00:00"},
+    ),
+    Case(acts.SKIP_NEXT_RUN, "schedule/{schedule}/skip/", "schedule/{schedule}/skip/"),
     Case(acts.CLOSE_BATCH, "jobbatch/{batch}/close/", "jobbatch/{batch}/close/"),
 ]
 each_act = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])

@@ -59,6 +59,8 @@ PAGES: Final[dict[str, str]] = {
     "new schedule": "pgqueue/schedule/add/",
     "schedule, history": "pgqueue/schedule/{schedule}/history/",
     "delete schedule": "pgqueue/schedule/{schedule}/delete/",
+    "schedule, skip": "pgqueue/schedule/{schedule}/skip/",
+    "schedule, pause until": "pgqueue/schedule/{schedule}/pause_until/",
     "pauses": "pgqueue/pause/",
     "new pause": "pgqueue/pause/add/",
     "pause, history": "pgqueue/pause/{pause}/history/",
