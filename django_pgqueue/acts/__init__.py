@@ -93,6 +93,9 @@ RESUME_SCHEDULE: Final = OperatorAct("resume_schedule", _("Resume"), SCHEDULES)
 SKIP_NEXT_RUN: Final = OperatorAct("skip_run", _("Skip the next run"), SCHEDULES)
 CLOSE_BATCH: Final = OperatorAct("close_batch", _("Close a batch"), ("pgqueue.view_jobbatch", "pgqueue.close_batch"))
 
+RETRY_FROM: Final = OperatorAct(RETRY.name, _("Retry from here"), (*RETRY.permissions, "pgqueue.view_jobbatch"))
+"""A retry of a node of a workflow with all that depends on it. The audit has it as a retry of these jobs."""
+
 DELETE_SCHEDULE: Final = OperatorAct("delete_schedule", _("Delete a schedule"), ())
 """Django's own page runs it, and checks the permission."""
 

@@ -128,6 +128,7 @@ def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]
         "to_priority": _("To priority"), "erased": _("Erased"), "selected": _("Selected jobs"),
         "worker": _("Worker"), "limit_key": _("Limit"), "after": _("After"), "held_until": _("Held until"),
         "paused": _("Paused"), "schedule": _("Schedule"), "tick_at": _("Run"), "batch_id": _("Batch"),
+        "from_job": _("From job"),
     }  # fmt: skip
     for name, title in names.items():
         if (value := chosen.get(name)) not in (None, [], "") or (name == "exception_class" and value == ""):
