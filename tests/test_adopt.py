@@ -181,7 +181,7 @@ def test_adopt_database_without_installation_records_this_one(engine):
 
 
 def test_adopt_interrupted_leaves_the_other_installation(dump, monkeypatch):
-    monkeypatch.setattr(schedules, "pause_schedule", lambda *_: pytest.fail("interrupted"))
+    monkeypatch.setattr(schedules, "pause_schedule", lambda *_, **__: pytest.fail("interrupted"))
     with pytest.raises(pytest.fail.Exception):
         adopt("--cancel-waiting")
     assert Installation.objects.get().system_identifier == "7"

@@ -402,7 +402,16 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "PLAN_SCHEDULE": (as_read, SCHEDULES, set()),
     "ADD_SCHEDULE": (defined, 1, {"pgqueue_schedule_name"}),
     "CHANGE_SCHEDULE": (defined, SCHEDULES, set()),
-    "SWITCH_SCHEDULE": (lambda c: {**defined(c), "enabled": False}, SCHEDULES, set()),
+    "SWITCH_SCHEDULE": (
+        lambda c: {**defined(c), "enabled": False, "until": None, "for_seconds": None},
+        SCHEDULES,
+        set(),
+    ),
+    "SKIP_RUN": (
+        lambda c: {**as_read(c), "tick_at": as_read(c)["expected_at"], "skipped_by": "ada"},
+        SCHEDULES,
+        {"pgqueue_schedulerun_tick"},
+    ),
     "CONFIRM_SCHEDULES": (as_read, SCHEDULES, set()),
     "REMOVE_SCHEDULES": (lambda c: {**as_read(c), "confirmed_seconds": 180.0}, RUNS, {"pgqueue_schedulerun_tick"}),
     "PRUNE_SCHEDULE_RUNS": (

@@ -92,7 +92,11 @@ RESUME: Final = OperatorAct("resume", _("Resume"), PAUSES)
 RUN_SCHEDULE: Final = OperatorAct("run_schedule", _("Run now"), ("pgqueue.view_schedule", "pgqueue.run_schedule"))
 PAUSE_SCHEDULE: Final = OperatorAct("pause_schedule", _("Pause"), SCHEDULES)
 RESUME_SCHEDULE: Final = OperatorAct("resume_schedule", _("Resume"), SCHEDULES)
+SKIP_NEXT_RUN: Final = OperatorAct("skip_run", _("Skip the next run"), SCHEDULES)
 CLOSE_BATCH: Final = OperatorAct("close_batch", _("Close a batch"), ("pgqueue.view_jobbatch", "pgqueue.close_batch"))
+
+RETRY_FROM: Final = OperatorAct(RETRY.name, _("Retry from here"), (*RETRY.permissions, "pgqueue.view_jobbatch"))
+"""A retry of a node of a workflow with all that depends on it. The audit has it as a retry of these jobs."""
 
 DELETE_SCHEDULE: Final = OperatorAct("delete_schedule", _("Delete a schedule"), ())
 """Django's own page runs it, and checks the permission."""
@@ -101,7 +105,7 @@ CHANGING_NO_JOBS: Final = {
     act.name: act
     for act in (
         *(STOP_WORKER, LIVE_STACK, OVERRIDE_LIMIT, RESTORE_LIMIT, END_HOLD, PAUSE, RESUME),
-        *(PAUSE_SCHEDULE, RESUME_SCHEDULE, DELETE_SCHEDULE, CLOSE_BATCH),
+        *(PAUSE_SCHEDULE, RESUME_SCHEDULE, SKIP_NEXT_RUN, DELETE_SCHEDULE, CLOSE_BATCH),
     )
 }
 AUDITED: Final = {

@@ -32,6 +32,7 @@ from .formatting import moment_ago, visible
 from .list_filters import BatchFilter, JobFilter, row_id_of
 from .navigation import address
 from .readonly import DatabaseChangeList, ReadOnlyAdmin, column
+from .workflows.retry_from import act_url as retry_from_url
 
 COUNTED: Final = 10_000
 """Jobs of each batch and state that the list counts at most."""
@@ -125,7 +126,7 @@ class BatchAdmin(ReadOnlyAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         """Add the URLs of the acts on one batch."""
-        return act_urls(self.admin_site) + super().get_urls()
+        return [*act_urls(self.admin_site), retry_from_url(self.admin_site), *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the batches without their callbacks and with the beginning of their descriptions."""

@@ -36,7 +36,7 @@ NAMES: Final = {
 """The field of `Selection` for each parameter of a URL that is a text."""
 NUMBERS_SHOWN: Final = 10
 """Numbers of jobs that the description of a filter shows."""
-TIMES: Final = frozenset({"since", "until", "before", "held_until"})
+TIMES: Final = frozenset({"since", "until", "before", "held_until", "tick_at"})
 """The values of a filter that are times."""
 
 
@@ -152,7 +152,8 @@ def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]
         "since": _("Since"), "until": _("Until"), "before": _("Before"), "to_queue": _("To queue"),
         "to_priority": _("To priority"), "erased": _("Erased"), "selected": _("Selected jobs"),
         "worker": _("Worker"), "limit_key": _("Limit"), "after": _("After"), "held_until": _("Held until"),
-        "paused": _("Paused"), "schedule": _("Schedule"), "batch_id": _("Batch"),
+        "paused": _("Paused"), "schedule": _("Schedule"), "tick_at": _("Run"), "batch_id": _("Batch"),
+        "from_job": _("From job"),
     }  # fmt: skip
     for name, title in names.items():
         if (value := chosen.get(name)) not in (None, [], "") or (name == "exception_class" and value == ""):

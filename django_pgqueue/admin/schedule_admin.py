@@ -14,6 +14,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
@@ -21,11 +22,11 @@ from django_pgqueue import queues
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle import schedules
 from django_pgqueue.models import Job, Schedule
-from django_pgqueue.schedules import job_options, next_ticks, run_and_resume
+from django_pgqueue.schedules import job_options, next_ticks, run_and_resume, words
 
 from . import databases
 from .act_view import check, forget_counts
-from .formatting import dated, visible
+from .formatting import dated, seen_at, visible
 from .forms.new_jobs import say_paused
 from .navigation import allowed_url, redirect_to
 from .private import may_view
@@ -34,7 +35,8 @@ from .row_operations import selected_action
 from .schedules.actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered
 from .schedules.columns import ScheduleColumns, problem_of, shown_ticks
 from .schedules.form import OPERATION_FIELD, ScheduleForm
-from .schedules.past_runs import attach_runs, may_view_attempts, shown_runs
+from .schedules.past_runs import attach_runs, may_view_attempts, next_run, shown_runs, skipped_before
+from .schedules.pause_and_skip import act_urls, links, skip_selected
 from .shown import read_schedule, same_schedule_field, schedule_field
 
 SHOWN = ("task", "shown_arguments", "when", "missed", "if_running", "jitter", "where")
@@ -77,7 +79,7 @@ class ScheduleAdmin(ScheduleColumns):
     list_filter = [OriginFilter]
     search_fields = ["name", "task_name"]
     ordering = ["name", "pk"]
-    actions = ["run_selected", "pause_selected", "resume_selected"]
+    actions = ["run_selected", "skip_selected", "pause_selected", "resume_selected"]
     operations = OPERATIONS
     shown_fields = staticmethod(schedule_field)
 
@@ -114,6 +116,15 @@ class ScheduleAdmin(ScheduleColumns):
     run_selected = selected_action(_("Run selected now"), RUN, "run")
     pause_selected = selected_action(_("Pause selected"), PAUSE, "pause")
     resume_selected = selected_action(_("Resume selected"), RESUME, "pause")
+
+    @admin.action(description=_("Skip the next run of selected…"), permissions=["pause"])
+    def skip_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
+        """Show the page that names the runs, and asks."""
+        return skip_selected(request, queryset)
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the pages of the acts that ask first."""
+        return [*act_urls(self.admin_site, self.get_queryset), *super().get_urls()]
 
     def act_on_selected(self, request: HttpRequest, operation: ScheduleOperation, queryset: QuerySet[Any]) -> None:
         selected, count = list(queryset[:ONE_REQUEST]), queryset.count()
@@ -200,6 +211,8 @@ class ScheduleAdmin(ScheduleColumns):
         return {
             "schedule": schedule,
             "operations": offered(request, schedule),
+            "links": links(request, schedule),
+            "is_paused": words.is_paused(schedule, seen_at(schedule)),
             "facts": self._facts(schedule),
             "ticks": shown_ticks(schedule),
             "past": shown_runs(request, schedule),
@@ -210,11 +223,12 @@ class ScheduleAdmin(ScheduleColumns):
 
     def _facts(self, schedule: Schedule) -> list[tuple[Any, Any]]:
         """Return the facts about a schedule as pairs of label and value."""
-        problem = problem_of(schedule)
+        problem, found = problem_of(schedule), next_run(schedule)
         return [
             (_("State"), self.state(schedule)),
             (_("Problem"), problem and format_html('<span class="pgqueue-error">{}</span>', problem)),
-            (_("Next run"), self.next_run(schedule) and dated(schedule.next_run_at, schedule, with_zone=True)),
+            (_("Next run"), found and dated(found.at, schedule, with_zone=True)),
+            (_("Skipped run"), found and skipped_before(found)),
             (_("Last run"), dated(schedule.last_run_at, schedule, with_zone=True) or _("none yet")),
             (_("Last result"), self.last_result(schedule)),
             (_("Queue"), visible(job_options.current(schedule, "queue_name"))),

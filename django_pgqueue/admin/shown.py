@@ -8,7 +8,7 @@ often the button is pressed and by however many operators.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -25,6 +25,7 @@ from .formatting import seen_at
 FIELD: Final = "shown"
 TIME_FIELD: Final = "shown_at"
 SCHEDULE_FIELD: Final = "shown_schedule"
+RUNS_FIELD: Final = "shown_runs"
 PAUSE_FIELD: Final = "shown_pauses"
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
@@ -101,6 +102,20 @@ def read_schedule(request: HttpRequest, schedule_id: int) -> tuple[int, datetime
         if match is not None and match[1] == str(schedule_id):
             return int(match[2]), _moment(match[3])
     return None
+
+
+def runs_field(schedules: Iterable[Schedule]) -> SafeString:
+    """Return the hidden input of a page that names the next run of each schedule."""
+    return hidden_input(
+        RUNS_FIELD, " ".join(f"{each.pk}:{each.revision}:{number(each.next_run_at)}" for each in schedules)
+    )
+
+
+def read_runs(request: HttpRequest) -> dict[int, tuple[int, datetime]]:
+    """Return the revision and the next run that the page named, by the id of the schedule."""
+    matches = (SCHEDULE.fullmatch(item) for item in request.POST.get(RUNS_FIELD, "").split())
+    found = ((int(match[1]), int(match[2]), _moment(match[3])) for match in matches if match)
+    return {schedule_id: (revision, at) for schedule_id, revision, at in found if at is not None}
 
 
 def pause_field(pause: Pause) -> SafeString:

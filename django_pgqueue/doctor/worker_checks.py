@@ -106,10 +106,11 @@ SCHEDULES: Final = """/* pgqueue:doctor_schedules */
 SELECT name, origin, task_name, late_seconds, left(problem, 200)
 FROM (
     SELECT name, origin, task_name, problem,
-           date_part('epoch', statement_timestamp() + %(time_shift)s::interval - next_run_at) - jitter_seconds
-               AS late_seconds
+           date_part('epoch', statement_timestamp() + %(time_shift)s::interval
+               - greatest(next_run_at, paused_until)) - jitter_seconds AS late_seconds
     FROM pgqueue_schedule
     WHERE enabled
+      AND (paused_until IS NULL OR paused_until <= statement_timestamp() + %(time_shift)s::interval)
 ) AS schedule
 WHERE late_seconds >= %(late_seconds)s OR problem <> ''
 ORDER BY late_seconds DESC

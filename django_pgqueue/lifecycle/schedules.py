@@ -84,11 +84,23 @@ class Scheduled(NamedTuple):
     digest: str
     former_digests: str
     confirmed_at: datetime | None
+    paused_until: datetime | None
+    """The end of a pause with an end. The schedule stays enabled."""
     is_unique: bool
     is_limited: bool
     has_own_queue: bool
     has_own_priority: bool
     options: JobOptions
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it fires: it is enabled, and no pause with an end is in force."""
+        return self.enabled and self.pause_seconds == 0
+
+    @property
+    def pause_seconds(self) -> float:
+        """Seconds until its pause with an end is over; 0 without one."""
+        return 0.0 if self.paused_until is None else max(0.0, (self.paused_until - self.seen_at).total_seconds())
 
     @property
     def is_of_code(self) -> bool:
@@ -177,9 +189,24 @@ def confirm_schedules(connection: Connection, schedule_ids: Sequence[int]) -> di
     return {row[0]: True for row in rows}
 
 
-def pause_schedule(connection: Connection, schedule_id: int) -> bool:
-    """Pause a schedule; return whether it was enabled. Jobs that it has enqueued are left alone."""
-    return _switch(connection, schedule_id, enabled=False, next_run_at=None)
+class Switched(NamedTuple):
+    """A schedule that was paused or resumed: whether it was enabled before, and the end of its pause."""
+
+    was_enabled: bool
+    until: datetime | None
+
+
+def pause_schedule(
+    connection: Connection, schedule_id: int, *, until: datetime | None = None, for_seconds: float | None = None
+) -> Switched | None:
+    """Pause a schedule: until a time, during a number of seconds, or until `resume_schedule()`.
+
+    Return None if it is paused in this way already. Jobs that it has enqueued are left alone. With an end, it stays
+    enabled, and goes on by itself. If it was not enabled, its next tick lies before this pause: call `plan_schedule()`
+    afterwards, in the same transaction.
+    """
+    has_end = until is not None or for_seconds is not None
+    return _switch(connection, schedule_id, enabled=has_end, until=until, for_seconds=for_seconds)
 
 
 def resume_schedule(connection: Connection, schedule_id: int, next_run_at: datetime | None = None) -> bool:
@@ -187,7 +214,19 @@ def resume_schedule(connection: Connection, schedule_id: int, next_run_at: datet
 
     Without `next_run_at`, call `plan_schedule()` afterwards, in the same transaction. It keeps the row locked.
     """
-    return _switch(connection, schedule_id, enabled=True, next_run_at=next_run_at)
+    return _switch(connection, schedule_id, enabled=True, next_run_at=next_run_at) is not None
+
+
+def skip_run(connection: Connection, scheduled: Scheduled, tick_at: datetime, skipped_by: str) -> bool:
+    """Skip the next run of a schedule, which is at `tick_at`: record its tick, so that no worker fires it.
+
+    Return False if the schedule has changed, is paused, has another next run, or if this run is due or is skipped
+    already. Raise `JobLocked` if the row stays locked.
+    """
+    seen = {"schedule_id": scheduled.schedule_id, "revision": scheduled.revision}
+    params = {**seen, "tick_at": tick_at, "skipped_by": skipped_by}
+    skip = partial(execute_with_retry, connection, sql.schedules.SKIP_RUN, params)
+    return repeat_while_locked(skip, scheduled.schedule_id) is not None
 
 
 def remove_schedules(connection: Connection, schedule_ids: Sequence[int], unconfirmed_seconds: float) -> list[int]:
@@ -208,10 +247,27 @@ def _in_utc(value: Any) -> Any:
     return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
-def _switch(connection: Connection, schedule_id: int, *, enabled: bool, next_run_at: datetime | None) -> bool:
-    params = {"schedule_id": schedule_id, "enabled": enabled, "next_run_at": next_run_at}
-    switch = partial(execute_with_retry, connection, sql.schedules.SWITCH_SCHEDULE, params)
-    return bool(repeat_while_locked(switch, schedule_id))
+def _switch(
+    connection: Connection,
+    schedule_id: int,
+    *,
+    enabled: bool,
+    next_run_at: datetime | None = None,
+    until: datetime | None = None,
+    for_seconds: float | None = None,
+) -> Switched | None:
+    end = {"until": until, "for_seconds": for_seconds}
+    params = {"schedule_id": schedule_id, "enabled": enabled, "next_run_at": next_run_at, **end}
+
+    def switch() -> list[Row]:
+        [[exists, has_changed, *switched]] = execute_with_retry(connection, sql.schedules.SWITCH_SCHEDULE, params)
+        return [(exists, None if has_changed is None else (has_changed, switched))]
+
+    answer = repeat_while_locked(switch, schedule_id)
+    if answer is None:
+        return None
+    has_changed, switched = answer
+    return Switched(*switched) if has_changed else None
 
 
 def repeat_while_locked(change: Callable[[], list[Row]], schedule_id: int) -> Any:

@@ -59,6 +59,7 @@ class Fired(NamedTuple):
 
     * "fired": its job was enqueued. "again": the tick was fired before.
     * "skipped": an earlier job is not finished. "duplicate": another job has the unique key.
+    * "skipped by an operator": before the tick came.
     * "waits": for an earlier job, or for an uncommitted transaction that has taken the unique key.
     """
 

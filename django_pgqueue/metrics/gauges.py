@@ -55,7 +55,8 @@ SUSPENSIONS: Final = {"sleep": "sleeping", "event": "waiting", "step": "retrying
 # Cost: reads all schedules
 LATEST_SCHEDULE: Final = """/* pgqueue:latest_schedule */
 SELECT coalesce(max(
-    date_part('epoch', statement_timestamp() + %(time_shift)s::interval - next_run_at) - jitter_seconds
+    date_part('epoch', statement_timestamp() + %(time_shift)s::interval
+        - greatest(next_run_at, paused_until)) - jitter_seconds
 ), 0)
 FROM pgqueue_schedule
 WHERE enabled

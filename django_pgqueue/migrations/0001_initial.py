@@ -809,6 +809,7 @@ class Migration(migrations.Migration):
                 ("priority", models.SmallIntegerField(db_default=0, verbose_name="priority")),
                 ("max_attempts", models.SmallIntegerField(db_default=10, verbose_name="attempts at most")),
                 ("enabled", models.BooleanField(db_default=True, verbose_name="enabled")),
+                ("paused_until", models.DateTimeField(null=True, verbose_name="paused until")),
                 ("next_run_at", models.DateTimeField(verbose_name="next run")),
                 ("last_run_at", models.DateTimeField(null=True, verbose_name="last run")),
                 ("last_job_id", models.BigIntegerField(null=True, verbose_name="last job")),
@@ -828,7 +829,7 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "schedules",
                 "permissions": [
                     ("run_schedule", "Can run schedules now"),
-                    ("pause_schedule", "Can pause and resume schedules"),
+                    ("pause_schedule", "Can pause and resume schedules, and skip their runs"),
                 ],
                 "constraints": [
                     models.CheckConstraint(
@@ -847,7 +848,7 @@ class Migration(migrations.Migration):
                         name="pgqueue_schedule_choices",
                     ),
                     models.CheckConstraint(
-                        condition=instants("next_run_at", "last_run_at", "confirmed_at"),
+                        condition=instants("next_run_at", "last_run_at", "confirmed_at", "paused_until"),
                         name="pgqueue_schedule_instants",
                     ),
                 ],
@@ -860,6 +861,7 @@ class Migration(migrations.Migration):
                 ("tick_at", models.DateTimeField(verbose_name="tick")),
                 ("fired_at", models.DateTimeField(db_default=Now(), verbose_name="fired at")),
                 ("job_id", models.BigIntegerField(null=True, verbose_name="job")),
+                ("skipped_by", models.CharField(max_length=150, null=True, verbose_name="skipped by")),
                 (
                     "schedule",
                     models.ForeignKey(

@@ -72,6 +72,8 @@ class Schedule(models.Model):
     has_own_priority = models.BooleanField(db_default=False)
     """Whether the schedule sets the priority of its jobs, as above."""
     enabled = models.BooleanField(_("enabled"), db_default=True)
+    paused_until = InstantField(_("paused until"), null=True)
+    """The end of a pause with an end. The schedule stays enabled, and no tick fires before this time."""
     next_run_at = InstantField(_("next run"))
     last_run_at = InstantField(_("last run"), null=True)
     last_job_id = models.BigIntegerField(_("last job"), null=True)
@@ -91,7 +93,7 @@ class Schedule(models.Model):
         verbose_name_plural = _("schedules")
         permissions = [
             ("run_schedule", _("Can run schedules now")),
-            ("pause_schedule", _("Can pause and resume schedules")),
+            ("pause_schedule", _("Can pause and resume schedules, and skip their runs")),
         ]
         constraints = [
             models.CheckConstraint(
@@ -106,7 +108,8 @@ class Schedule(models.Model):
                 condition=Q(origin__in=Origin.values, missed__in=Missed.values, if_running__in=IfRunning.values),
             ),
             models.CheckConstraint(
-                name="pgqueue_schedule_instants", condition=are_instants("next_run_at", "last_run_at", "confirmed_at")
+                name="pgqueue_schedule_instants",
+                condition=are_instants("next_run_at", "last_run_at", "confirmed_at", "paused_until"),
             ),
         ]
 
@@ -124,6 +127,8 @@ class ScheduleRun(models.Model):
     fired_at = InstantField(_("fired at"), db_default=Now())
     job_id = models.BigIntegerField(_("job"), null=True)
     """None if the tick was skipped: an earlier job was not finished, or another job had the unique key."""
+    skipped_by = models.CharField(_("skipped by"), max_length=150, null=True)  # noqa: DJ001 -- "" is an unknown name
+    """The operator who skipped the tick before it came. None: no operator did."""
 
     class Meta:
         verbose_name = _("run of a schedule")

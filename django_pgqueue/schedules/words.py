@@ -1,16 +1,18 @@
-"""Choose the word for the state of a schedule, and say why a schedule cannot run.
+"""Choose the word for the state of a schedule, find its next run, and say why a schedule cannot run.
 
 The admin and `manage.py pgqueue schedules` call this module, so that both say the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
 from django_pgqueue.stats.answers import Count
+from django_pgqueue.stats.schedule_runs import PastRun
 
 from . import next_ticks
 
@@ -47,9 +49,34 @@ def word_of(schedule: Schedule, seen_at: datetime, failed_in_a_row: Count) -> Sc
     """
     if problem_of(schedule):
         return ScheduleWord.CANNOT_RUN
-    if not schedule.enabled:
+    if is_paused(schedule, seen_at):
         return ScheduleWord.PAUSED
     confirmed_at = schedule.confirmed_at
     if confirmed_at is not None and (seen_at - confirmed_at).total_seconds() > CONFIRMED_SECONDS:
         return ScheduleWord.UNDECLARED
     return ScheduleWord.FAILING if failed_in_a_row.value else ScheduleWord.ON
+
+
+def is_paused(schedule: Schedule, seen_at: datetime) -> bool:
+    """Return whether a schedule is paused: without an end, or until a time after `seen_at`."""
+    return not schedule.enabled or (schedule.paused_until is not None and schedule.paused_until > seen_at)
+
+
+class NextRun(NamedTuple):
+    """The next run of a schedule that will happen, and the one before it that an operator has skipped."""
+
+    at: datetime
+    skipped_at: datetime | None = None
+    skipped_by: str = ""
+
+
+def next_run_of(schedule: Schedule, runs: Sequence[PastRun]) -> NextRun:
+    """Return the next run of a schedule. `runs` are its latest ones, among which a skipped one is.
+
+    Raise `ValueError` if its expression is invalid and the next run is skipped.
+    """
+    at = schedule.next_run_at
+    skipped_by = next((run.skipped_by for run in runs if run.tick_at == at), None)
+    if skipped_by is None:
+        return NextRun(at)
+    return NextRun(next_ticks.next_after(schedule.expression, schedule.time_zone, at), at, skipped_by)

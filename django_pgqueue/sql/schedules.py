@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import IDLE_WAIT
+from .clauses import IDLE_WAIT, UNTIL
 
 # Return all schedules with the columns that a worker needs, and the database's clock.
 #
@@ -23,6 +23,8 @@ SELECT clock.seen_at, schedule.id, schedule.name, schedule.origin, schedule.task
        schedule.revision, schedule.digest, schedule.former_digests,
        CASE WHEN schedule.confirmed_at IS NOT NULL
             THEN least(greatest(schedule.confirmed_at, '0001-01-03 UTC'), '9999-12-28 UTC') END,
+       CASE WHEN schedule.paused_until IS NOT NULL
+            THEN least(greatest(schedule.paused_until, '0001-01-03 UTC'), '9999-12-28 UTC') END,
        schedule.is_unique, schedule.is_limited, schedule.has_own_queue, schedule.has_own_priority,
        schedule.queue_name, schedule.priority, schedule.max_attempts, schedule.expires_seconds
 FROM (SELECT statement_timestamp() + %(time_shift)s::interval AS seen_at) AS clock
@@ -142,24 +144,90 @@ WHERE id = ANY (ARRAY (SELECT id FROM mine))
 RETURNING id
 """
 
-# Pause or resume a schedule. No job is added later for the ticks during the pause.
+# A clause: the end of the pause that is in force, NULL without one.
+PAUSED_UNTIL: Final = "CASE WHEN paused_until > statement_timestamp() + %(time_shift)s::interval THEN paused_until END"
+
+# Pause or resume a schedule. With an end, it stays enabled and goes on by itself at that time: its ticks during the
+# pause are missed then. Without an end, no job is added later for the ticks during the pause.
 #
 # Caller: lifecycle.schedules.pause_schedule(), lifecycle.schedules.resume_schedule(), for an operator
+#
+# The answer is whether the row exists; and, NULL if it is locked: whether it has changed, whether it was enabled, and
+# the end of the pause.
 SWITCH_SCHEDULE: Final = """/* pgqueue:switch_schedule */
-WITH mine AS MATERIALIZED (
-    SELECT id, enabled FROM pgqueue_schedule WHERE id = %(schedule_id)s FOR NO KEY UPDATE SKIP LOCKED
+WITH wanted AS MATERIALIZED (
+    SELECT """ + UNTIL + """ AS until
+),
+mine AS MATERIALIZED (
+    SELECT id, enabled, """ + PAUSED_UNTIL + """ AS former
+    FROM pgqueue_schedule
+    WHERE id = %(schedule_id)s
+    FOR NO KEY UPDATE SKIP LOCKED
 ),
 switched AS (
     UPDATE pgqueue_schedule AS schedule
     SET enabled = %(enabled)s,
+        paused_until = wanted.until,
         revision = schedule.revision + 1,
         problem = '',
         next_run_at = coalesce(%(next_run_at)s::timestamptz, schedule.next_run_at)
     FROM mine
-    WHERE schedule.id = mine.id AND mine.enabled <> %(enabled)s
+    CROSS JOIN wanted
+    WHERE schedule.id = mine.id AND (mine.enabled <> %(enabled)s OR mine.former IS DISTINCT FROM wanted.until)
 )
-SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s), (SELECT enabled <> %(enabled)s FROM mine)
-"""
+SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s),
+       (SELECT mine.enabled <> %(enabled)s OR mine.former IS DISTINCT FROM wanted.until FROM mine CROSS JOIN wanted),
+       (SELECT enabled FROM mine),
+       (SELECT until FROM wanted)
+"""  # fmt: skip
+
+# A clause: the schedule and its next run, if they are as the caller has read them and the run has not come.
+WITH_NEXT_RUN: Final = """id = %(schedule_id)s
+      AND revision = %(revision)s
+      AND next_run_at = %(tick_at)s::timestamptz
+      AND next_run_at > statement_timestamp() + %(time_shift)s::interval
+      AND enabled
+      AND """ + PAUSED_UNTIL + """ IS NULL"""  # fmt: skip
+
+# Skip the next run of a schedule: its tick is recorded now, so that FIRE does not fire it.
+#
+# Caller: lifecycle.schedules.skip_run(), for an operator
+# Fence:  the definition and the next tick as the caller has read them. The new revision makes a worker read the
+#         schedule again: the snapshot of its FIRE may not have the record yet
+# Index:  pgqueue_schedulerun_tick
+#
+# The answer is that of RUN_SCHEDULE. A tick that is on record already is not skipped a second time.
+SKIP_RUN: Final = """/* pgqueue:skip_run */
+WITH mine AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_schedule
+    WHERE """ + WITH_NEXT_RUN + """
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+noted AS (
+    INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, fired_at, skipped_by)
+    SELECT id, %(tick_at)s::timestamptz, statement_timestamp() + %(time_shift)s::interval, %(skipped_by)s
+    FROM mine
+    ON CONFLICT (schedule_id, tick_at) DO NOTHING
+    RETURNING schedule_id
+),
+changed AS (
+    UPDATE pgqueue_schedule
+    SET revision = revision + 1
+    WHERE id = ANY (ARRAY (SELECT schedule_id FROM noted))
+)
+SELECT EXISTS (
+           SELECT
+           FROM pgqueue_schedule
+           WHERE """ + WITH_NEXT_RUN + """
+             AND NOT EXISTS (
+                 SELECT
+                 FROM pgqueue_schedulerun
+                 WHERE schedule_id = %(schedule_id)s AND tick_at = %(tick_at)s::timestamptz
+             )
+       ),
+       (SELECT schedule_id FROM noted)
+"""  # fmt: skip
 
 # Remove schedules with the records of their ticks. Only schedules of the admin are removed, and schedules of the code
 # that no worker confirms any more.
@@ -250,6 +318,7 @@ WITH due AS MATERIALIZED (
           AND revision = tick.revision
           AND next_run_at = tick.expected_at
           AND enabled
+          AND """ + PAUSED_UNTIL + """ IS NULL
           AND (
               origin = 'admin'
               OR confirmed_at > statement_timestamp() + %(time_shift)s::interval
@@ -261,10 +330,8 @@ WITH due AS MATERIALIZED (
 ),
 judged AS MATERIALIZED (
     SELECT due.*, CASE
-        WHEN EXISTS (
-            SELECT FROM pgqueue_schedulerun
-            WHERE schedule_id = due.id AND tick_at = due.tick_at
-        ) THEN 'again'
+        WHEN on_record.skipped_by IS NOT NULL THEN 'skipped by an operator'
+        WHEN on_record.id IS NOT NULL THEN 'again'
         WHEN due.if_running = 'overlap' OR NOT EXISTS (
             SELECT
             FROM (
@@ -281,6 +348,9 @@ judged AS MATERIALIZED (
         ELSE 'skipped'
     END AS what
     FROM due
+    LEFT JOIN LATERAL (
+        SELECT id, skipped_by FROM pgqueue_schedulerun WHERE schedule_id = due.id AND tick_at = due.tick_at LIMIT 1
+    ) AS on_record ON true
 ),
 drawn AS MATERIALIZED (
     SELECT judged.*, CASE WHEN what = 'fired' THEN nextval('pgqueue_job_id_seq') END AS job_id,
@@ -315,7 +385,7 @@ SELECT id, what, job_id, CASE WHEN job_id IS NOT NULL THEN arguments::text END F
 # Locks:  the row of the schedule, SKIP LOCKED
 #
 # The first column of the answer is whether the row exists as the caller has seen it. If so, and the second column is
-# NULL, the row is locked. CHANGE_SCHEDULE and SWITCH_SCHEDULE answer in the same way.
+# NULL, the row is locked. CHANGE_SCHEDULE, SWITCH_SCHEDULE and SKIP_RUN answer in the same way.
 RUN_SCHEDULE: Final = """/* pgqueue:run_schedule */
 WITH asked AS MATERIALIZED (
     SELECT id, arguments

@@ -41,10 +41,10 @@ SELECT wanted.id, run.tick_at, run.job_id, job.state, coalesce(job.is_acknowledg
        ),
        date_part('epoch', coalesce(latest.finished_at, statement_timestamp() + %(time_shift)s::interval)
            - latest.started_at),
-       coalesce(latest.exception_class, '')
+       coalesce(latest.exception_class, ''), run.skipped_by
 FROM unnest(%(schedule_ids)s::bigint[]) AS wanted (id)
 CROSS JOIN LATERAL (
-    SELECT tick_at, job_id
+    SELECT tick_at, job_id, skipped_by
     FROM pgqueue_schedulerun
     WHERE schedule_id = wanted.id
     ORDER BY tick_at DESC
@@ -78,6 +78,8 @@ class PastRun(NamedTuple):
     exception_class: str
     is_lost: bool = False
     is_acknowledged: bool = False
+    skipped_by: str | None = None
+    """The operator who skipped it before it came; "" if the name is not known. None: no operator did."""
 
     @property
     def is_removed(self) -> bool:
@@ -99,9 +101,10 @@ def past_runs(
         for schedule_id, tick_at, job_id, state, is_acknowledged, *attempt in execute(
             connection, RUNS_OF_SCHEDULES, params
         ):
-            outcome, error, is_expired, seconds, exception_class = attempt
+            outcome, error, is_expired, seconds, exception_class, skipped_by = attempt
             lost = is_lost(outcome, error, is_expired=is_expired)
-            run = PastRun(tick_at, job_id, state, None if lost else seconds, exception_class, lost, is_acknowledged)
+            ran_seconds = None if lost else seconds
+            run = PastRun(tick_at, job_id, state, ran_seconds, exception_class, lost, is_acknowledged, skipped_by)
             found[schedule_id].append(run)
     return found
 

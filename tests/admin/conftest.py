@@ -34,7 +34,7 @@ class Browser(Client):
         return super().post(path, given, *args, **options)
 
 
-HIDDEN = ("shown", "shown_at", "shown_schedule", "shown_pauses")
+HIDDEN = ("shown", "shown_at", "shown_schedule", "shown_runs", "shown_pauses")
 
 
 def shown_by(client: Client, path: str) -> dict[str, list[str]]:

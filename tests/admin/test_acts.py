@@ -97,6 +97,14 @@ CASES = [
         "schedule/{schedule}/resume/",
         prepare=pause_schedule,
     ),
+    Case(
+        acts.PAUSE_SCHEDULE,
+        "schedule/{schedule}/pause_until/",
+        "schedule/{schedule}/pause_until/",
+        {"until": "2100-01-01T00:00:00"},
+    ),
+    Case(acts.SKIP_NEXT_RUN, "schedule/{schedule}/skip/", "schedule/{schedule}/skip/"),
+    Case(acts.RETRY_FROM, "jobbatch/{workflow}/retry_from/{node}/", "jobbatch/{workflow}/retry_from/{node}/"),
     Case(acts.CLOSE_BATCH, "jobbatch/{batch}/close/", "jobbatch/{batch}/close/"),
 ]
 each_act = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
@@ -109,7 +117,10 @@ def ids(make_job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     about: dict[str, Any] = {"task_name": "app.render", "arguments": {"args": [1], "kwargs": {}}}
     # One of the admin has its buttons in the form that edits it: see test_schedules.
     schedule = Schedule.objects.create(name="nightly", origin="code", expression="@daily", next_run_at=LATER, **about)
+    workflow = JobBatch.objects.create()
     return {
+        "workflow": workflow.pk,
+        "node": make_job("dead", in_graph=True, batch_id=workflow.pk, **about).pk,
         "dead": make_job("dead", **about).pk,
         "later": make_job(run_after=LATER, **about).pk,
         "worker": Worker.objects.create(hostname="h", pid=7, supervisor_pid=6, version="v", concurrency=1).pk,

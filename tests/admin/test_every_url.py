@@ -110,7 +110,7 @@ def post_everything(client: Client, jobs: list[Job]) -> Iterator[tuple[str, int]
 
 def test_registered_urls_include_every_list_and_operation(jobs: list[Job]) -> None:
     found = list(urls(jobs[0]))
-    assert len(found) >= 4 * 6 + 3 and len(ACTIONS) == 21
+    assert len(found) >= 4 * 6 + 3 and len(ACTIONS) == 22
     assert {f"/admin/pgqueue/job/{jobs[0].pk}/{operation.name}/" for operation in ON_ONE_JOB} <= set(found)
     assert {f"/admin/pgqueue/{name}/" for name in ("job", "deadjob", "jobbatch", "pause", "schedule", "worker")} <= set(
         found

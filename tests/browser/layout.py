@@ -91,10 +91,10 @@ RECORDED: Final = """() => {
     document.activeElement.blur();
     return window.stops.map(stop => [stop.name, window.look(stop.target) !== stop.focused, stop.place]);
 }"""
-# The text of what can be activated, without what Django's own scripts add.
+# The text of what can be activated, without what Django's own scripts add, and without the zoom of a graph.
 CONTROLS: Final = """() => [...document.querySelectorAll("#content :is(a, button, input[type=submit], summary)")]
     .filter(element => element.checkVisibility()
-        && !element.closest(".datetimeshortcuts, .calendarbox, .clockbox, .actions"))
+        && !element.closest(".datetimeshortcuts, .calendarbox, .clockbox, .actions, [data-graph-tools]"))
     .map(element => (element.innerText || element.value || "").trim()
         .replace(/\\d+( (ms|s|min|h|d)\\b)?/g, "0").replace(/0( 0)+/g, "0"))"""
 

@@ -237,6 +237,9 @@ def test_schedules_late_or_broken_ones_are_reported():
     schedule = Schedule.objects.create(name="nightly", next_run_at=timezone.now() - MINUTE / 2, **values)
     off = {"enabled": False, "next_run_at": timezone.now() - timedelta(days=1)}
     Schedule.objects.create(name="off", **off, **values)
+    paused = {"next_run_at": timezone.now() - timedelta(days=1), "paused_until": timezone.now() + MINUTE}
+    Schedule.objects.create(name="paused with an end", problem="why", **paused, **values)
+    Schedule.objects.create(name="on again", **{**paused, "paused_until": timezone.now() - MINUTE / 2}, **values)
     assert_finding(find("schedules"), Level.OK)
     for minutes, level in ((5, Level.WARNING), (15, Level.ERROR)):
         Schedule.objects.filter(pk=schedule.pk).update(next_run_at=timezone.now() - minutes * MINUTE)

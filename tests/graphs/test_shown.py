@@ -81,10 +81,10 @@ def test_graph_shows_states_edges_and_links(viewer: Client) -> None:
     assert [box.url for box in found.boxes] == [f"{JOBS}{job_id}/change/" for job_id in workflow.job_ids]
     assert sorted(edge.kind for edge in found.edges) == ["cancel", "cancel", "failed", "ignore", "ignore"]
     assert len({box.x for box in found.boxes}) == 4  # its layers
-    assert [kind for kind, _ in found.legend] == ["cancel", "ignore", "failed"] and found.signs == ""
+    assert [kind for kind, _ in found.legend] == ["cancel", "ignore", "failed", "path"] and found.signs == ""
     assert found.summary == "Graph of 5 jobs in 4 layers: 3 succeeded, 1 dead, 1 cancelled"
     text = page(viewer, f"{BATCHES}{workflow.id}/change/")
-    assert text.count('class="pgqueue-box ') == 5 and text.count('class="pgqueue-edge ') == 5 + 3  # with the legend
+    assert text.count('class="pgqueue-box ') == 5 and text.count('class="pgqueue-edge ') == 5 + 4  # with the legend
     assert "Order &lt;4711&gt;" in text and "× dead" in text
 
 

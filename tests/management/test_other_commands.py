@@ -164,6 +164,69 @@ def test_schedules_pause_and_resume_switch_it(pgqueue):
     assert all(AuditEntry.objects.values_list("done_by", flat=True))
 
 
+def test_schedules_pause_until_ends_by_itself(pgqueue):
+    helpers.make_schedule(connection, due_in=60.0)
+    assert pgqueue("schedules", "pause", "nightly", "--until", "2h").out == "Paused.\n"
+    schedule = Schedule.objects.get()
+    assert schedule.enabled and timedelta(hours=1) < schedule.paused_until - timezone.now() < timedelta(hours=3)
+    entry = AuditEntry.objects.get()
+    assert entry.filter["until"] == schedule.paused_until.isoformat()
+    [shown] = pgqueue("schedules", "list", "--json").document["schedules"]
+    assert (shown["state"], shown["next_run_at"]) == ("paused", None) and shown["paused_until"]
+    assert "paused until" in pgqueue("schedules", "list").out
+    assert pgqueue("schedules", "resume", "nightly").out == "Resumed.\n"
+    assert Schedule.objects.get().paused_until is None
+    with pytest.raises(CommandError, match="in the past"):
+        pgqueue("schedules", "pause", "nightly", "--until", "2001-01-01T00:00")
+
+
+def test_schedules_pause_until_after_pause_makes_up_for_nothing(pgqueue):
+    helpers.make_schedule(connection, due_in=60.0, missed="all")
+    pgqueue("schedules", "pause", "nightly")
+    Schedule.objects.update(next_run_at=timezone.now() - timedelta(days=30))
+    pgqueue("schedules", "pause", "nightly", "--until", "2h")
+    schedule = Schedule.objects.get()
+    assert schedule.enabled and schedule.next_run_at > timezone.now()
+
+
+def test_schedules_skip_names_the_run_and_skips_it(pgqueue, monkeypatch):
+    helpers.make_schedule(connection, due_in=3600.0)
+    at = Schedule.objects.get().next_run_at
+    text = f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    with pytest.raises(CommandError, match=f"skip the run at {text}"):
+        pgqueue("schedules", "skip", "nightly")
+    monkeypatch.setattr("django_pgqueue.management.subcommands.subcommand.has_terminal", lambda: True)
+    questions = []
+    monkeypatch.setattr("builtins.input", lambda text: questions.append(text) or "y")
+    assert pgqueue("schedules", "skip", "nightly").out == f"The run at {text} is skipped.\n"
+    assert questions == [f"Skip the run of nightly at {text}? [y/N] "]
+    assert ScheduleRun.objects.get().tick_at == at
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.filter["tick_at"]) == ("skip_run", at.isoformat())
+    [shown] = pgqueue("schedules", "list", "--json").document["schedules"]
+    assert shown["skipped_run_at"] < shown["next_run_at"]
+    assert "one skipped" in pgqueue("schedules", "list").out
+    with pytest.raises(CommandError, match="skipped already"):
+        pgqueue("schedules", "skip", "nightly", "--yes")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"next_run_at": timezone.now() + timedelta(hours=5)}, "another one now, at"),
+        ({"next_run_at": timezone.now() - timedelta(hours=5)}, "is due already"),
+        ({"enabled": False}, "is paused"),
+    ],
+)
+def test_schedules_skip_refuses_another_run_with_the_reason(pgqueue, monkeypatch, change, reason):
+    helpers.make_schedule(connection, due_in=3600.0)
+    monkeypatch.setattr("django_pgqueue.management.subcommands.subcommand.has_terminal", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: Schedule.objects.update(**change) and "y")
+    with pytest.raises(CommandError, match=reason):
+        pgqueue("schedules", "skip", "nightly")
+    assert not ScheduleRun.objects.exists() and not AuditEntry.objects.exists()
+
+
 def test_schedules_run_is_in_the_audit_with_its_job(pgqueue):
     helpers.make_schedule(connection)
     pgqueue("schedules", "run", "nightly")

@@ -200,6 +200,8 @@ def test_gauge_of_late_schedule_has_its_lag_without_jitter(connection):
     rows = [("late", "-90 s", 30, True), ("later", "60 s", 0, True), ("off", "-1 day", 0, False)]
     with connection.cursor() as cursor:
         cursor.executemany(insert, rows)
+        cursor.execute(insert, ("paused", "-1 day", 0, True))
+        cursor.execute("UPDATE pgqueue_schedule SET paused_until = now() + '1 h' WHERE name = 'paused'")
     assert 60 <= readings()["pgqueue_schedules_late_seconds"][()] < 70
 
 

@@ -418,6 +418,18 @@ def test_many_late_schedules_are_one_cause(add_worker):
     assert cause.sentence == "7 schedules are late, the schedule s6 by 16 min: does a worker fire schedules?"
 
 
+def test_schedule_paused_with_an_end_is_not_late(add_worker):
+    add_worker()
+    now = timezone.now()
+    add_schedule("paused", next_run_at=now - timedelta(days=1), paused_until=now + timedelta(hours=1), problem="why")
+    add_schedule("over", next_run_at=now - timedelta(days=1), paused_until=now - timedelta(seconds=10))
+    assert not stats.causes()
+    Schedule.objects.filter(name="over").update(paused_until=now - timedelta(minutes=10))
+    assert [cause.sentence for cause in stats.causes()] == [
+        "The schedule over is 10 min late: does a worker fire schedules?"
+    ]
+
+
 def test_late_schedule_and_problem_are_causes(add_worker):
     add_worker()
     now = timezone.now()

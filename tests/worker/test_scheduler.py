@@ -205,6 +205,92 @@ def test_pause_schedule_changed_definition_stays_paused(clock, engine, make_work
     assert ticks() == []
 
 
+def test_skip_run_next_tick_does_not_fire_and_later_ones_do(clock, engine, make_worker, caplog):
+    caplog.set_level("INFO", "django_pgqueue.worker")
+    worker = make_worker(DAILY)
+    worker()
+    [seen] = schedules.read_schedules(engine)[1]
+    assert schedules.skip_run(engine, seen, NINE, "ada")
+    clock.set(NINE + timedelta(seconds=5))
+    worker()
+    assert ticks() == []
+    assert "skipped by an operator" in caplog.text
+    assert row("daily").next_run_at == NINE + DAY and row("daily").last_run_at is None
+    assert ScheduleRun.objects.get().skipped_by == "ada"
+    clock.set(NINE + DAY)
+    worker()
+    assert ticks() == [NINE + DAY]
+
+
+def test_skip_run_missed_tick_is_not_made_up_for(clock, engine, make_worker):
+    worker = make_worker(DAILY)
+    worker()
+    schedules.skip_run(engine, schedules.read_schedules(engine)[1][0], NINE, "ada")
+    clock.set(NINE + timedelta(hours=1))
+    worker()
+    assert ticks() == []
+
+
+def test_skip_run_of_another_tick_or_revision_is_refused(clock, engine, make_worker):
+    worker = make_worker(DAILY)
+    worker()
+    [seen] = schedules.read_schedules(engine)[1]
+    assert not schedules.skip_run(engine, seen, NINE + DAY, "ada")
+    assert schedules.skip_run(engine, seen, NINE, "ada")
+    assert not schedules.skip_run(engine, seen, NINE, "grace"), "a second click must not skip anything"
+    assert not schedules.skip_run(engine, schedules.read_schedules(engine)[1][0], NINE, "grace")
+    clock.set(NINE + DAY - timedelta(seconds=1))
+    worker()
+    clock.set(NINE + DAY + timedelta(seconds=1))
+    [due] = schedules.read_schedules(engine)[1]
+    assert not schedules.skip_run(engine, due, NINE + DAY, "ada"), "a run that is due cannot be skipped"
+    schedules.pause_schedule(engine, due.schedule_id)
+    [paused] = schedules.read_schedules(engine)[1]
+    clock.set(NINE)
+    assert not schedules.skip_run(engine, paused, NINE + DAY, "ada")
+
+
+def test_fire_read_before_a_skip_does_nothing(clock, engine, make_worker):
+    """The snapshot of the worker's statement can be older than the record of the skipped tick."""
+    make_worker(DAILY)()
+    [seen] = schedules.read_schedules(engine)[1]
+    schedules.skip_run(engine, seen, NINE, "ada")
+    clock.set(NINE)
+    assert helpers.fire(engine, seen) is None
+    assert ScheduleRun.objects.count() == 1 and not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("missed", "wanted"),
+    [("skip", []), ("latest", [NINE + 2 * DAY]), ("all", [NINE, NINE + DAY, NINE + 2 * DAY])],
+)
+def test_pause_with_end_goes_on_by_itself_by_missed_rule(clock, engine, make_worker, missed, wanted):
+    worker = make_worker(DAILY._replace(missed=missed))
+    worker()
+    until = NINE + 2 * DAY + timedelta(hours=1)
+    assert schedules.pause_schedule(engine, row("daily").pk, until=until).until == until
+    assert schedules.pause_schedule(engine, row("daily").pk, until=until) is None
+    clock.set(NINE + 2 * DAY)
+    assert worker() == less_a_moment(3600), "the worker wakes at the end of the pause"
+    assert ticks() == []
+    clock.set(until)
+    worker()
+    assert ticks() == wanted
+    clock.set(NINE + 3 * DAY)
+    worker()
+    assert ticks() == [*wanted, NINE + 3 * DAY]
+
+
+def test_fire_during_pause_with_end_does_nothing(clock, engine):
+    helpers.make_schedule(engine, due_in=30.0)
+    schedules.pause_schedule(engine, row("nightly").pk, for_seconds=3600.0)
+    [seen] = schedules.read_schedules(engine)[1]
+    clock.pass_by(60.0)
+    assert helpers.fire(engine, seen) is None
+    clock.pass_by(3600.0)
+    assert helpers.fire(engine, seen).what == "fired"
+
+
 # ------------------------------------------------------------------ missed ticks
 
 

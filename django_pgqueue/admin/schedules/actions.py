@@ -19,13 +19,13 @@ from django.utils.translation import ngettext_lazy
 from django_pgqueue import acts
 from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import log_change
-from django_pgqueue.admin.formatting import visible
+from django_pgqueue.admin.formatting import seen_at, visible
 from django_pgqueue.admin.row_operations import Operation
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle import schedules
 from django_pgqueue.lifecycle.schedules import Scheduled
 from django_pgqueue.models import Schedule
-from django_pgqueue.schedules import job_options, run_and_resume
+from django_pgqueue.schedules import job_options, run_and_resume, words
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ PAUSE: Final = ScheduleOperation(
     "pause",
     acts.PAUSE_SCHEDULE,
     ngettext_lazy("%(count)d schedule is paused.", "%(count)d schedules are paused.", "count"),
-    lambda schedule: schedule.enabled,
+    lambda schedule: not words.is_paused(schedule, seen_at(schedule)),
     _pause,
 )
 RESUME: Final = ScheduleOperation(
     "resume",
     acts.RESUME_SCHEDULE,
     ngettext_lazy("%(count)d schedule is resumed.", "%(count)d schedules are resumed.", "count"),
-    lambda schedule: not schedule.enabled,
+    lambda schedule: words.is_paused(schedule, seen_at(schedule)),
     _resume,
 )
 OPERATIONS: Final = (RUN, PAUSE, RESUME)

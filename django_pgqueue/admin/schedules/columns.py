@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, cast
 from zoneinfo import ZoneInfo
 
 from django.contrib import admin
@@ -41,7 +41,7 @@ from django_pgqueue.models import Job, Schedule
 from django_pgqueue.models.schedules import Origin
 from django_pgqueue.schedules import job_options, next_ticks, words
 
-from .past_runs import state_badge
+from .past_runs import next_run, skipped_text, state_badge
 
 TICKS_SHOWN: Final = 5
 
@@ -91,10 +91,16 @@ class ScheduleColumns(OperationsAdmin):
 
     @admin.display(description=_("next run"), empty_value="")
     def next_run(self, schedule: Schedule) -> Any:
-        if not schedule.enabled or problem_of(schedule):
+        """Return the next run that will happen; below it, the one that an operator has skipped."""
+        found = next_run(schedule)
+        if found is None:
             return ""
-        is_due = schedule.next_run_at <= seen_at(schedule)
-        return moment(schedule.next_run_at, _("due now")) if is_due else moment_ago(schedule.next_run_at, schedule)
+        is_due = found.at <= seen_at(schedule)
+        text = moment(found.at, _("due now")) if is_due else moment_ago(found.at, schedule)
+        if found.skipped_at is None:
+            return text
+        skipped = moment(found.skipped_at, _("one is %(skipped)s") % {"skipped": skipped_text(found.skipped_by)})
+        return format_html('{}<div class="pgqueue-quiet">{}</div>', text, skipped)
 
     @admin.display(description=_("last result"), empty_value="")
     def last_result(self, schedule: Schedule) -> Any:
@@ -143,17 +149,23 @@ def shown_ticks(schedule: Schedule) -> list[dict[str, Any]]:
         zone = ZoneInfo("UTC" if schedule.expression.startswith("every ") else schedule.time_zone)
         instants = list(islice(_instants(schedule), TICKS_SHOWN))
         now = seen_at(schedule)
-        return [
+        shown = [
             _tick(at.astimezone(zone), before.astimezone(zone), now)
             for before, at in zip([now, *instants], instants, strict=False)
         ]
+        if (found := next_run(schedule)) is not None and found.skipped_at is not None:
+            shown[0]["note"] = ", ".join(filter(None, [skipped_text(found.skipped_by), shown[0]["note"]]))
+        return shown
     except (ValueError, OSError, LookupError, ArithmeticError):  # a row may contain any text and any instant
         return []
 
 
 def _instants(schedule: Schedule) -> Iterator[datetime]:
-    yield schedule.next_run_at
-    start = max(schedule.next_run_at, seen_at(schedule))  # missed ticks are not previewed
+    if schedule.enabled and words.is_paused(schedule, seen_at(schedule)):
+        start = cast(datetime, schedule.paused_until)
+    else:
+        yield schedule.next_run_at
+        start = max(schedule.next_run_at, seen_at(schedule))  # missed ticks are not previewed
     yield from next_ticks.ticks_after(schedule.expression, schedule.time_zone, start)
 
 

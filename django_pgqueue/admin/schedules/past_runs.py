@@ -6,8 +6,8 @@ The list and the page of schedules call it. One statement reads the runs of all 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from datetime import timedelta
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final, cast
 
 from django.db import connections
 from django.http import HttpRequest
@@ -16,10 +16,19 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin.formatting import badge, breakable, dated, duration, seen_at, word_badge
+from django_pgqueue.admin.formatting import (
+    badge,
+    breakable,
+    dated,
+    duration,
+    full_date,
+    seen_at,
+    shortened,
+    word_badge,
+)
 from django_pgqueue.admin.navigation import allowed_url
 from django_pgqueue.models import Schedule
-from django_pgqueue.schedules.words import ScheduleWord, word_of
+from django_pgqueue.schedules.words import NextRun, ScheduleWord, is_paused, next_run_of, problem_of, word_of
 from django_pgqueue.stats.schedule_runs import RUNS_SHOWN, PastRun, failed_in_a_row, past_runs
 
 BADGES: Final = {
@@ -49,10 +58,35 @@ def attach_runs(schedules: Collection[Schedule], alias: str, *, with_attempts: b
 
 
 def state_badge(schedule: Schedule) -> SafeString:
-    """Return the word for the state of a schedule. Requires `attach_runs()`."""
+    """Return the word for the state of a schedule, and the end of its pause. Requires `attach_runs()`."""
     failed = failed_in_a_row(_runs_of(schedule))
-    state, label = BADGES[word_of(schedule, seen_at(schedule), failed)]
-    return badge(state, str(label) % {"count": failed})
+    word = word_of(schedule, seen_at(schedule), failed)
+    state, label = BADGES[word]
+    shown = badge(state, str(label) % {"count": failed})
+    if word is not ScheduleWord.PAUSED or not schedule.enabled:
+        return shown
+    until = _("until %(at)s") % {"at": full_date(cast(datetime, schedule.paused_until))}
+    return format_html('{}<div class="pgqueue-quiet">{}</div>', shown, until)
+
+
+def next_run(schedule: Schedule) -> NextRun | None:
+    """Return the next run of a schedule; None if it is paused or cannot run. Requires `attach_runs()`."""
+    if is_paused(schedule, seen_at(schedule)) or problem_of(schedule):
+        return None
+    return next_run_of(schedule, _runs_of(schedule))
+
+
+def skipped_text(by: str) -> str:
+    """Return who has skipped a run."""
+    return _("skipped by %(who)s") % {"who": shortened(by)} if by else _("skipped by an operator")
+
+
+def skipped_before(found: NextRun) -> str:
+    """Return which run before the next one was skipped, and by whom; "" if none was."""
+    if found.skipped_at is None:
+        return ""
+    about = {"at": full_date(found.skipped_at), "skipped": skipped_text(found.skipped_by)}
+    return _("the run at %(at)s was %(skipped)s") % about
 
 
 def shown_runs(request: HttpRequest, schedule: Schedule) -> dict[str, Any]:
@@ -93,6 +127,8 @@ def _run_time(run: PastRun) -> str:
 def _state(run: PastRun) -> SafeString:
     if run.state is not None:
         return word_badge(run.state)
+    if run.skipped_by is not None:
+        return badge("unknown", skipped_text(run.skipped_by))
     return badge("unknown", _("removed") if run.is_removed else _("skipped"))
 
 

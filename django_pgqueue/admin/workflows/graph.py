@@ -1,13 +1,17 @@
 """The graph of a workflow on the page of its batch: boxes with states, edges, and the same as a table.
 
-`batch_page` calls it. Up to `MOST_BOXES` jobs have a box each. More jobs, and many jobs of one task in one layer, share
-a box with their counts. A graph with still more boxes is a table only. `stats.graphs` bounds what is read.
+`batch_page` calls it. The boxes in which a failure began, and the path that leads to them, are marked, and a failed job
+has a link to the page that retries it with all that depends on it. `graph.js` zooms the drawing, and goes from one
+failed job to the next.
+
+Up to `MOST_BOXES` jobs have a box each. More jobs, and many jobs of one task in one layer, share a box with their
+counts. A graph with still more boxes is a table only. `stats.graphs` bounds what is read.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -24,6 +28,7 @@ from django_pgqueue.stats.graphs.figures import NODES_READ, WorkflowGraph, workf
 from django_pgqueue.stats.graphs.groups import NodeGroup, grouped, merged
 
 from .layout import HEIGHT, WIDTH, layout
+from .retry_from import retry_url
 
 MOST_BOXES: Final = 200
 MOST_LAYERS: Final = 60
@@ -49,8 +54,10 @@ EDGES: Final[dict[str, Promise | str]] = {
     "ignore": gettext_lazy("The dependent runs even if the job fails."),
     "block": gettext_lazy("If the job fails, the dependent waits for a retry."),
     "failed": gettext_lazy("The job has failed, which stops the dependent."),
+    "path": gettext_lazy("The path to a job that has failed."),
 }
-"""The legend of the kinds of edges. The CSS class of each is `pgqueue-edge-<kind>`."""
+"""The legend of the kinds of edges, and of the edges on the path to a failed job. The CSS class of each is
+`pgqueue-edge-<kind>`."""
 
 
 def drawing(request: HttpRequest, batch_id: int, alias: str) -> dict[str, Any] | None:
@@ -92,21 +99,57 @@ def _drawn(
     placed = layout({number: group.layer for number, group in enumerate(groups)}, list(edges))
     counts = Counter(node.state for node in graph.nodes)
     words = {"jobs": f"{len(graph.nodes):,}", "layers": groups[-1].layer + 1, "states": _states_text(counts)}
-    drawn = [{"kind": edges[curve.source, curve.target], "path": curve.path} for curve in placed.curves]
+    failed, before = failed_path({number: group.state for number, group in enumerate(groups)}, edges)
+    drawn = [
+        {
+            "kind": edges[curve.source, curve.target],
+            "is_on_path": curve.source in before and curve.target in failed | before,
+            "path": curve.path,
+        }
+        for curve in placed.curves
+    ]
+    kinds = {*edges.values(), *(["path"] if before else [])}
     is_grouped = len(groups) < len(graph.nodes)
     return {
-        "boxes": [_box(request, batch_id, group, *placed.corners[number]) for number, group in enumerate(groups)],
-        # Those that have failed come last, so that the others do not cover them.
-        "edges": sorted(drawn, key=lambda edge: edge["kind"] == "failed"),
+        "boxes": [
+            {
+                **_box(request, batch_id, group, *placed.corners[number]),
+                "is_failed": number in failed,
+                "is_on_path": number in before,
+            }
+            for number, group in enumerate(groups)
+        ],
+        # Those on the path to a failed job and those behind it come last, so that the others do not cover them.
+        "edges": sorted(drawn, key=lambda edge: (edge["kind"] == "failed", edge["is_on_path"])),
+        "failed_count": len(failed),
         "width": f"{placed.width:.0f}",
         "height": f"{placed.height:.0f}",
         "box_width": f"{WIDTH:.0f}",
         "box_height": f"{HEIGHT:.0f}",
+        "act_x": f"{WIDTH - 14:.0f}",
+        "act_y": f"{HEIGHT - 14:.0f}",
         "summary": _("Graph of %(jobs)s jobs in %(layers)s layers: %(states)s") % words,
-        "legend": [(kind, label) for kind, label in EDGES.items() if kind in edges.values()],
+        "legend": [(kind, label) for kind, label in EDGES.items() if kind in kinds],
         # The meaning of the signs in boxes of several jobs.
         "signs": ", ".join(f"{sign} {_word(state)}" for state, sign in SIGNS.items()) if is_grouped else "",
     }
+
+
+def failed_path(states: Mapping[int, str], edges: Iterable[tuple[int, int]]) -> tuple[set[int], set[int]]:
+    """Return the boxes in which the failure begins, and all boxes on the paths that lead to these.
+
+    A failure begins in a dead job, and in a cancelled one that depends on no failed job: a person has cancelled it.
+    """
+    before: dict[int, set[int]] = defaultdict(set)
+    for source, target in edges:
+        before[target].add(source)
+    stopped = {number for number, state in states.items() if state in (State.DEAD, State.CANCELLED)}
+    failed = {number for number in stopped if states[number] == State.DEAD or not before[number] & stopped}
+    path, new = set[int](), set(failed)
+    while new:
+        new = set().union(*(before[number] for number in new)) - path
+        path |= new
+    return failed, path
 
 
 def _box(request: HttpRequest, batch_id: int, group: NodeGroup, x: float, y: float) -> dict[str, Any]:
@@ -126,7 +169,16 @@ def _box(request: HttpRequest, batch_id: int, group: NodeGroup, x: float, y: flo
         "line": line,
         "tooltip": tooltip,
         "url": _url(request, batch_id, group),
+        "retry_url": _retry_url(request, batch_id, group),
+        "retry_label": _("Retry from #%(number)s…") % {"number": single.job_id} if single else "",
     }
+
+
+def _retry_url(request: HttpRequest, batch_id: int, group: NodeGroup) -> str:
+    """Return the URL of the page that retries the workflow from this box; "" for several jobs."""
+    if len(group.nodes) > 1:
+        return ""
+    return retry_url(request, batch_id, group.nodes[0].job_id, group.nodes[0].state)
 
 
 def _url(request: HttpRequest, batch_id: int, group: NodeGroup) -> str:
@@ -166,6 +218,7 @@ def _row(request: HttpRequest, batch_id: int, group: NodeGroup, needed: Sequence
         "layer": group.layer + 1,
         "name": _name(group),
         "url": _url(request, batch_id, group),
+        "retry_url": _retry_url(request, batch_id, group),
         "states": states,
         "needs": format_html_join(", ", "{}", ((each,) for each in shown)),
     }

@@ -86,10 +86,11 @@ FROM (
            latest.dead, latest.is_exact, latest.job_id
     FROM (
         SELECT id, name, left(problem, 200) AS problem,
-               date_part('epoch', statement_timestamp() + %(time_shift)s::interval - next_run_at) - jitter_seconds
-                   AS late_seconds
+               date_part('epoch', statement_timestamp() + %(time_shift)s::interval
+                   - greatest(next_run_at, paused_until)) - jitter_seconds AS late_seconds
         FROM pgqueue_schedule
         WHERE enabled
+          AND (paused_until IS NULL OR paused_until <= statement_timestamp() + %(time_shift)s::interval)
         ORDER BY problem = '', next_run_at, id
         LIMIT %(schedules)s
     ) AS schedule

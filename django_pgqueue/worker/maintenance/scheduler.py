@@ -14,6 +14,7 @@ it. Such a schedule stops three minutes after a worker last confirmed it.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,9 +86,11 @@ class Scheduler:
             seen_at, found = schedules.read_schedules(connection)
             read_at = time.monotonic()
         self._clean_up(connection, found)
-        ready = [schedule for schedule in found if schedule.enabled and is_confirmed(schedule)]
+        confirmed = [schedule for schedule in found if schedule.enabled and is_confirmed(schedule)]
+        ready = [schedule for schedule in confirmed if schedule.is_on]
         wait_seconds = fire_all(connection, ready, self.application, partial(self._contain_errors_of, connection))
-        return wait_seconds - (time.monotonic() - read_at) if found else None
+        pauses = (schedule.pause_seconds for schedule in confirmed if not schedule.is_on)
+        return min(wait_seconds, *pauses, math.inf) - (time.monotonic() - read_at) if found else None
 
     # ---------------------------------------------------------------- definitions in the code
 

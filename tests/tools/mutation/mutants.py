@@ -114,9 +114,21 @@ SCHEDULES = of_tests(
         "a resumed schedule keeps its former tick",
         "schedules.plan_schedule(connection, schedule, next_run_at)",
         "pass",
-        inside="run_and_resume.resume",
+        inside="run_and_resume._plan_from_now",
     ),
     Mutant("a change waits for a locked row", *NOT_SKIPPED, "CHANGE_SCHEDULE"),
+    Mutant("a skipped run fires", "WHEN on_record.skipped_by IS NOT NULL", "WHEN false", "FIRE"),
+    Mutant("a skip by a stale page", "      AND revision = %(revision)s\n", "", "WITH_NEXT_RUN"),
+    Mutant("a stale worker fires a skipped run", "SET revision = revision + 1", "SET revision = revision", "SKIP_RUN"),
+    Mutant(
+        "a pause with an end fires", "CASE WHEN paused_until > ", "CASE WHEN paused_until IS NULL AND now() > ", "FIRE"
+    ),
+    Mutant(
+        "the worker sleeps past the end of a pause",
+        "min(wait_seconds, *pauses, math.inf)",
+        "wait_seconds",
+        inside="Scheduler.turn",
+    ),
     Mutant(
         "the ticks of a pause are owed",
         "coalesce(%(next_run_at)s::timestamptz, schedule.next_run_at)",

@@ -342,4 +342,32 @@ GRAPHS = [
             "FIND_DEPENDENTS",
         ),
     ),
+    *of_tests(
+        ("tests/graphs/test_retry_from.py",),
+        Mutant(
+            "dependents run without the node",
+            "if plan.root_id not in job_ids:",
+            "if False:",
+            inside="workflow_retries._record",
+        ),
+        Mutant(
+            "a changed workflow is retried",
+            "if shown.read(request) != plan.seen:",
+            "if False:",
+            inside="retry_from._retry",
+        ),
+        Mutant("only direct dependents are retried", "found.add(node.job_id)", "pass", inside="nodes_from"),
+        Mutant(
+            "a job that is cancelled again seems to run",
+            'if "cancel" in stopping:',
+            "if False:",
+            inside="downstream._effect",
+        ),
+        Mutant(
+            "a cancelled dependent counts as a failure",
+            " or not before[number] & stopped",
+            " or True",
+            inside="failed_path",
+        ),
+    ),
 ]

@@ -158,9 +158,9 @@ SIGNED = of_tests(
     ("tests/privacy/test_tokens.py",),
     Mutant(
         "any signature will do",
-        "signing.loads(token, salt=SALT, max_age=age)",
+        "signing.loads(token, salt=salt, max_age=age)",
         "signing.loads(token, max_age=age)",
-        inside="read_token",
+        inside="tokens._read",
     ),
     Mutant(
         "a token names each job that gets its id",
@@ -168,7 +168,7 @@ SIGNED = of_tests(
         "return True",
         inside="Token.names",
     ),
-    Mutant("tokens do not expire", ", max_age=age)", ")", inside="read_token"),
+    Mutant("tokens do not expire", ", max_age=age)", ")", inside="tokens._read"),
     Mutant("a token is for every user", "return token.user_id is None or (", "return True or (", inside="belongs_to"),
     Mutant("the result is always returned", "if token.with_result and job.state", "if job.state", inside="_status"),
     Mutant(
@@ -186,6 +186,15 @@ SIGNED = of_tests(
     Mutant("what cannot be decoded is returned", " or isinstance(job.result, EncodedValue)", "", inside="_may_show"),
     Mutant("answers may be stored", "@cache_control(no_store=True)\n", "", inside="job_status"),
     Mutant("other methods are accepted", "@require_safe\n", "", inside="job_status"),
+)
+BATCH_TOKENS = of_tests(
+    ("tests/privacy/test_batch_tokens.py",),
+    Mutant("answers about batches may be stored", "@cache_control(no_store=True)\n", "", inside="batch_status"),
+    Mutant(
+        "the token of a job opens a batch", '"django_pgqueue.tokens.batch"', '"django_pgqueue.tokens"', file="tokens.py"
+    ),
+    Mutant("a batch with the id later is shown", " or not content.names(row)", "", inside="batch_status"),
+    Mutant("everybody may see the batch", "not _is_of_user(content, request)", "False", inside="batch_status"),
 )
 KEYS = of_tests(
     ("tests/privacy/test_canaries.py",),
@@ -250,4 +259,4 @@ KEYS = of_tests(
     Mutant("the history of a pause names a limit key", "without_value(self.name)", "self.name", inside="Pause.__str__"),
 )
 
-PRIVACY = [*ENCODED, *SENSITIVE, *REPORTED, *HIDDEN, *SIGNED, *KEYS]
+PRIVACY = [*ENCODED, *SENSITIVE, *REPORTED, *HIDDEN, *SIGNED, *BATCH_TOKENS, *KEYS]

@@ -258,7 +258,7 @@ STATS = [
         ),
         Mutant(
             "a paused schedule fails",
-            "if not schedule.enabled:",
+            "if is_paused(schedule, seen_at):",
             "if False:",
             inside="schedules.words.word_of",
         ),
