@@ -68,6 +68,7 @@ class Migration(migrations.Migration):
                 ("hostname", models.CharField(max_length=255, verbose_name="host")),
                 ("pid", models.IntegerField(verbose_name="process id")),
                 ("version", models.CharField(max_length=50, verbose_name="version")),
+                ("release", models.CharField(blank=True, db_default="", max_length=100, verbose_name="release")),
                 ("queue_names", models.TextField(db_default="", verbose_name="queues")),
                 ("concurrency", models.IntegerField(verbose_name="concurrency")),
                 ("started_at", models.DateTimeField(db_default=Now(), verbose_name="started at")),

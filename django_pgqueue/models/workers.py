@@ -22,6 +22,9 @@ class Worker(models.Model):
     hostname = models.CharField(_("host"), max_length=255)
     pid = models.IntegerField(_("process id"))
     version = models.CharField(_("version"), max_length=50)
+    """The version of this package."""
+    release = models.CharField(_("release"), max_length=100, db_default="", blank=True)
+    """The project's release that it runs, as `runworker --release` names it. "": no name was given."""
     queue_names = models.TextField(_("queues"), db_default="")
     concurrency = models.IntegerField(_("concurrency"))
     started_at = InstantField(_("started at"), db_default=Now())

@@ -47,9 +47,9 @@ def count(
     rollups.append_rollups(connection, [{**names, **tally.columns()}], seconds_ago)
 
 
-def add_worker(version: str = "1", queues: str = "", minutes: float = 0.0) -> Worker:
+def add_worker(version: str = "1", queues: str = "", minutes: float = 0.0, release: str = "") -> Worker:
     started_at = timezone.now() - timedelta(minutes=minutes)
-    columns = {"version": version, "queue_names": queues, "started_at": started_at}
+    columns = {"version": version, "release": release, "queue_names": queues, "started_at": started_at}
     return Worker.objects.create(hostname="vm", pid=7, supervisor_pid=6, concurrency=4, **columns)
 
 
@@ -177,6 +177,14 @@ def test_new_version_of_the_workers_is_marked(operator: Client, db: None) -> Non
     text = text_of(operator)
     assert len(set(re.findall(r"<title>([^<]+ version [^<]+)</title>", text))) == 1
     assert "version 2.0" in text and "version 1.0" not in text
+
+
+def test_new_release_of_the_workers_is_marked_with_its_name(operator: Client, db: None) -> None:
+    add_worker("1.0", minutes=30, release="before")
+    add_worker("1.0", minutes=10, release="2026-11-30<b>")
+    count(300, succeeded=1)
+    text = text_of(operator)
+    assert "release 2026-11-30&lt;b&gt;" in text and "release before" not in text and "version 1.0" not in text
 
 
 def test_banners_say_what_is_wrong_and_what_to_do(

@@ -135,9 +135,15 @@ def _row(point: stats.Point) -> dict[str, str]:
 
 
 def _new_versions(alias: str) -> list[charts.Mark]:
-    """Return when the first worker of each version started. For the oldest version of the register, this is unknown."""
-    starts = Worker.objects.using(alias).values("version").annotate(first=Min("started_at")).order_by("first")
+    """Return when the first worker of each release or version started. For the oldest one, this is unknown."""
+    starts = Worker.objects.using(alias).values("release", "version").annotate(first=Min("started_at"))
     return [
-        charts.Mark(row["first"], _("version %(version)s") % {"version": shortened(row["version"])})
-        for row in starts[1:50]
+        charts.Mark(row["first"], _deploy(row["release"], row["version"])) for row in starts.order_by("first")[1:50]
     ]
+
+
+def _deploy(release: str, version: str) -> str:
+    """Return the name of a release. Without one, return the version of this package."""
+    if release:
+        return _("release %(name)s") % {"name": shortened(release)}
+    return _("version %(version)s") % {"version": shortened(version)}
