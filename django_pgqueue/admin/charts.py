@@ -124,6 +124,9 @@ class Mark(NamedTuple):
 
     at: datetime
     label: str
+    kind: str = "release"
+    """The CSS class of its line is `pgqueue-mark-<kind>`, which has its own dashes."""
+    url: str = ""
 
 
 class ChartValues(NamedTuple):
@@ -176,8 +179,8 @@ class Chart:
     legend: Sequence[Series]
     groups: Sequence[ChartSlot]
     lines: Sequence[Line]
-    marks: Sequence[tuple[str, str]]
-    """The horizontal position and the text of each mark."""
+    marks: Sequence[tuple[str, str, str]]
+    """The horizontal position, the text and the kind of each mark."""
     y_labels: Sequence[str]
     x_labels: Sequence[str]
     is_empty: bool
@@ -212,7 +215,7 @@ def _chart(
         ChartSlot(_tooltip(given, axis, index), _area(period, slot), stacks[index] if stacks else ())
         for index, slot in enumerate(given.slots)
     ]
-    inside = [mark for mark in given.marks if period.since <= mark.at <= period.until]
+    inside = [mark for mark in given.marks if period.since <= mark.at]  # the latest are at the right end
     return Chart(
         name=given.name,
         title=given.title,
@@ -220,7 +223,7 @@ def _chart(
         legend=given.series,
         groups=groups,
         lines=[line for line in drawn if line.path],
-        marks=[(_position(period.x(mark.at)), f"{full_date(mark.at)} {mark.label}") for mark in inside],
+        marks=[(_position(period.x(mark.at)), f"{full_date(mark.at)} {mark.label}", mark.kind) for mark in inside],
         y_labels=axis.labels,
         x_labels=period.labels(),
         is_empty=not any(value for each in given.series for value in each.values),

@@ -1,6 +1,6 @@
 """The argument `--release` of a worker: the name of the project's release that it runs, and the variable behind it.
 
-`runworker` and `pgqueue run` call it before they connect to anything. A name that people cannot read, or that the record
+`runworker` and `pgqueue run` call it before they connect to anything. A name that nobody can read, or that the record
 of a worker cannot store, is an error of the command: otherwise each start of a process would fail later.
 """
 

@@ -86,6 +86,15 @@ class Migration(migrations.Migration):
                     ("stop_worker", "Can stop a worker"),
                     ("view_stack", "Can view the stacks of running jobs"),
                 ],
+                "indexes": [
+                    models.Index(
+                        models.F("release"),
+                        models.F("version"),
+                        models.F("started_at"),
+                        condition=models.Q(("supervisor_pid__isnull", False)),
+                        name="pgqueue_worker_release",
+                    )
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=instants("started_at", "last_heartbeat_at", "lease_expires_at", "stopped_at"),
@@ -452,7 +461,8 @@ class Migration(migrations.Migration):
                         models.F("next_batch_at"),
                         condition=models.Q(("next_batch_at__isnull", False)),
                         name="pgqueue_audit_next",
-                    )
+                    ),
+                    models.Index(models.F("action"), models.F("began_at"), name="pgqueue_audit_action"),
                 ],
                 "constraints": [
                     models.CheckConstraint(

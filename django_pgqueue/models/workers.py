@@ -42,6 +42,16 @@ class Worker(models.Model):
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
         default_permissions = ("view",)
+        # A heartbeat changes none of these columns, so it still updates the row in place.
+        indexes = [
+            models.Index(
+                "release",
+                "version",
+                "started_at",
+                name="pgqueue_worker_release",
+                condition=Q(supervisor_pid__isnull=False),
+            )
+        ]
         permissions = [("stop_worker", "Can stop a worker"), ("view_stack", "Can view the stacks of running jobs")]
         constraints = [
             models.CheckConstraint(

@@ -91,7 +91,7 @@ def test_tooltips_and_summary_name_time_and_values():
 def test_marks_inside_the_period_are_drawn_and_named():
     marks = (Mark(START + 2 * MINUTE, "version <b>"), Mark(START - MINUTE, "before"))
     chart = bars([0] * 4, [1] * 4, *marks)
-    assert list(chart.marks) == [("500.00", "2026-03-01 12:02:00 version <b>")]
+    assert list(chart.marks) == [("500.00", "2026-03-01 12:02:00 version <b>", "release")]
     assert "<title>2026-03-01 12:02:00 version &lt;b&gt;</title>" in html(chart)
 
 

@@ -14,7 +14,7 @@ PAGES: Final[dict[str, str]] = {
     "index": "",
     "console": "pgqueue/",
     "overview": "pgqueue/job/overview/",
-    "overview, week": "pgqueue/job/overview/?span=7d",
+    "overview, week": "pgqueue/job/overview/?span=week",
     "queues": "pgqueue/job/queues/",
     "queue": "pgqueue/job/queue/?queue=mail",
     "limits": "pgqueue/job/limits/",

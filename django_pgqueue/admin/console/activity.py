@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from django.db.models import Min
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
@@ -21,8 +20,8 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue import stats
 from django_pgqueue.admin import charts, databases
 from django_pgqueue.admin.charts import ChartValues, Period, number_text, seconds_text
-from django_pgqueue.admin.formatting import moment, shortened
-from django_pgqueue.models import Worker
+from django_pgqueue.admin.formatting import moment
+from django_pgqueue.admin.past_acts import chart_marks
 
 SPAN: Final = "span"
 FIGURES: Final = "figures"
@@ -54,15 +53,15 @@ def chosen_span(request: HttpRequest) -> Span:
 
 
 def activity_context(request: HttpRequest, alias: str, *, queue: str | None = None) -> dict[str, Any]:
-    """Return the variables of the template `pgqueue/admin/console/activity.html`. Runs at most four statements."""
+    """Return the variables of the template `pgqueue/admin/console/activity.html`. Runs at most six statements."""
     span, figures = chosen_span(request), request.GET.get(FIGURES)
     since = _floor(datetime.now(UTC) - span.length, span.slot)
     is_hourly = span.slot == HOUR
     found = stats.throughput(since, queue=queue, hourly=is_hourly, with_failures=False, database=alias)
     period = Period(found.since, found.until - MINUTE)  # the running minute is not over
-    marks = _new_versions(alias)
+    marks = chart_marks(request, alias, found.since, found.until, queue=queue)
     points = [point for point in found.points if point.starts_at < period.until]
-    drawn = _charts(period, span, points, marks)
+    drawn = _charts(period, span, points, marks.marks)
     others = {name: value for name, value in request.GET.items() if name not in (SPAN, FIGURES, databases.PARAMETER)}
     page = partial(databases.link, request, request.path, **others)
     rows = [_row(point) for point in reversed(points)] if FIGURES in request.GET else []
@@ -71,7 +70,8 @@ def activity_context(request: HttpRequest, alias: str, *, queue: str | None = No
         "spans": [(each.label, page(span=each.name, figures=figures), each is span) for each in SPANS],
         "figures_url": page(span=span.name, figures=None if figures else "1"),
         "has_figures": bool(figures),
-        "marks": [text for _x, text in drawn[0].marks],
+        "marks": [{**mark._asdict(), "moment": moment(mark.at)} for mark in marks.marks],
+        "marks_are_cut": marks.is_cut,
     }
 
 
@@ -132,18 +132,3 @@ def _row(point: stats.Point) -> dict[str, str]:
         "failed": number_text(point.per_minute(point.counts.failed)),
         **{name: "–" if seconds is None else seconds_text(seconds) for name, seconds in durations.items()},
     }
-
-
-def _new_versions(alias: str) -> list[charts.Mark]:
-    """Return when the first worker of each release or version started. For the oldest one, this is unknown."""
-    starts = Worker.objects.using(alias).values("release", "version").annotate(first=Min("started_at"))
-    return [
-        charts.Mark(row["first"], _deploy(row["release"], row["version"])) for row in starts.order_by("first")[1:50]
-    ]
-
-
-def _deploy(release: str, version: str) -> str:
-    """Return the name of a release. Without one, return the version of this package."""
-    if release:
-        return _("release %(name)s") % {"name": shortened(release)}
-    return _("version %(version)s") % {"version": shortened(version)}

@@ -29,6 +29,7 @@ from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 from django_pgqueue.stats import Reason, Why
 from django_pgqueue.tasks.registry import in_words
 
+from . import past_acts
 from .attempts import retry_event
 from .columns import FAILURES, is_suspended, word
 from .tracebacks import pieces
@@ -53,14 +54,16 @@ def story(
     is_visible = private.is_visible(job)
     why = _why(job)
     quotes = why is not None and why.reason in QUOTES_ERROR
+    around = past_acts.acts_around(request, job, attempts, was_retried=bool(retries))
     sentence = "" if why is None else why.sentence if is_visible else _without_key(why)
     return {
         "badge": word_badge(word(job)),
         "reason": visible(sentence) if is_visible or not quotes else "",
         "reason_links": [] if why is None else list(reason_links(request, why)),
         "failure": failure(job, attempts),
-        "timeline": list(timeline(job, attempts, retries)),
+        "timeline": list(timeline(job, attempts, retries, around[-past_acts.SHOWN :])),
         "timeline_is_cut": len(attempts) > ATTEMPTS_IN_TIMELINE,
+        "acts_are_cut": len(around) > past_acts.SHOWN,
         "is_live": job.state not in FINISHED,
     }
 
@@ -155,14 +158,17 @@ def _link(request: HttpRequest, label: Promise | str, page: str, /, **parameters
 
 
 def timeline(
-    job: Job, attempts: Sequence[dict[str, Any]], retries: Sequence[JobRetry] = ()
+    job: Job,
+    attempts: Sequence[dict[str, Any]],
+    retries: Sequence[JobRetry] = (),
+    around: Sequence[past_acts.Event] = (),
 ) -> Iterator[dict[str, str]]:
-    """Yield what happened to a job, oldest first, each with the time since the entry before it.
+    """Yield what happened to a job and around it, oldest first, each with the time since the entry before it.
 
     `state` gives the colour of an entry.
     """
     before: datetime | None = None
-    for at, label, state in sorted(_events(job, attempts, retries), key=lambda event: event[0]):
+    for at, label, state in sorted([*_events(job, attempts, retries), *around], key=lambda event: event[0]):
         span = "" if before is None else duration(max(at - before, timedelta()))
         yield {"at": moment(at), "label": label, "after": span, "state": state}
         before = at
