@@ -161,12 +161,12 @@ def test_charts_of_waits_and_run_times_show_two_percentiles(operator: Client, db
     for title in ("Wait before the start", "Run time"):
         [summary] = re.findall(rf'aria-label="({title}, [^"]*)"', text)
         assert "p50 at most" in summary and "p95 at most" in summary, title
-    [headings] = re.findall(r"Failed per minute</th>(.*?)</tr>", text)
+    [headings] = re.findall(r"the day before</th>(.*?)</tr>", text)
     names = re.findall(r'<th scope="col">([^<]*)</th>', headings)
     assert names == ["Wait p50", "Wait p95", "Run time p50", "Run time p95"]
     [cells] = re.findall(r'<tr><th scope="row"><time [^>]*>[^<]*</time></th>(.*?)</tr>', text)
     values = re.findall(r"<td>([^<]*)</td>", cells)
-    assert len(values) == 7 and values[5] != values[6]
+    assert len(values) == 9 and values[7] != values[8]
 
 
 def test_new_version_of_the_workers_is_marked(operator: Client, db: None) -> None:

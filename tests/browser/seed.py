@@ -164,6 +164,14 @@ ROLLUP: Final = (
     "ARRAY[3 * k, k], ARRAY[%(run)s, %(run)s + 5], ARRAY[3 * k, k] "
     "FROM generate_series(%(first)s, %(last)s) AS n, LATERAL (SELECT 1 + (n * 7 + n / 3) %% 5 AS k) AS size"
 )
+YESTERDAY: Final = (
+    "INSERT INTO pgqueue_rollup (span, starts_at, queue_name, task_name, exception_class, succeeded, retried, "
+    "wait_seconds, run_seconds, wait_buckets, wait_counts, run_buckets, run_counts) "
+    f"SELECT kind, date_trunc('hour', {NOW}) - n * interval '1 hour', queue, task, '', k * 600, k * 20, 900, 240, "
+    "ARRAY[30, 36], ARRAY[k * 450, k * 150], ARRAY[29, 34], ARRAY[k * 450, k * 150] "
+    f"FROM generate_series(20, 30) AS n, (VALUES ('hour_total', '', ''), ('hour', 'mail', '{SHOP}.send_confirmation')) "
+    "AS row (kind, queue, task), LATERAL (SELECT 3 + n % 4 AS k) AS size"
+)
 REFUSED: Final = (
     "Traceback (most recent call last):\n"
     '  File "/srv/shop/.venv/lib/python3.13/site-packages/django_pgqueue/worker/execution/attempt.py", line 120, '
@@ -398,5 +406,7 @@ def _add_rollup(cursor: Any) -> None:
     add("send_confirmation", "mail", 1, 59, succeeded=5, wait=44, run=42)
     add("record_payment", "default", 1, 119, succeeded=9)
     add("deliver", "webhooks", 1, 119, succeeded=3, run=36)
+    add("record_payment", "default", 18, 18, succeeded=400)
+    cursor.execute(YESTERDAY)
     failed: dict[str, Any] = {"exception": "smtplib.SMTPConnectError", "retried": 3, "dead": 1}
     add("send_confirmation", "mail", 30, 50, **failed)

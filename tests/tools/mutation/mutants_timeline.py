@@ -59,4 +59,42 @@ TIMELINE = [
             inside="past_acts._concerns",
         ),
     ),
+    *of_tests(
+        ("tests/admin/test_charts.py",),
+        Mutant(
+            "a spike flattens the rest",
+            "return usual if found[-1] > SPIKE_FACTOR * usual else found[-1]",
+            "return found[-1]",
+            inside="highest_shown",
+        ),
+        Mutant("every highest value is cut off", "found[-1] > SPIKE_FACTOR * usual", "True", inside="highest_shown"),
+        Mutant(
+            "the day before is a spike",
+            "max(highest_shown(peaks), ",
+            "(highest_shown(peaks) or ",
+            inside="charts._highest_shown",
+        ),
+        Mutant("the day before bridges a gap", "if start == end else", "if end else", inside="charts._steps"),
+    ),
+    *of_tests(
+        ("tests/admin/test_activity.py",),
+        Mutant(
+            "a chart counts all tasks",
+            "queue=queue, task=task, with_failures",
+            "queue=queue, with_failures",
+            inside="activity_context",
+        ),
+        Mutant(
+            "the day before is this day",
+            "_floor(found.since, HOUR) - DAY, found.until - DAY",
+            "_floor(found.since, HOUR), found.until",
+            inside="activity_context",
+        ),
+        Mutant(
+            "cancelled attempts have not failed",
+            "ended = counts.succeeded + counts.failed",
+            "ended = counts.succeeded + counts.failed + counts.cancelled",
+            inside="failure_rate",
+        ),
+    ),
 ]
