@@ -20,6 +20,7 @@ from django_pgqueue.management import queue_arguments
 from django_pgqueue.management.commands import runworker
 from django_pgqueue.management.subcommands import status_command
 from django_pgqueue.management.subcommands.subcommand import ExitCode
+from django_pgqueue.models import Worker
 from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker import Options
@@ -124,6 +125,44 @@ def worker_options(*arguments, **settings):
     parser = load_command_class("django_pgqueue", "runworker").create_parser("manage.py", "runworker")
     with override_settings(PGQUEUE=settings):
         return runworker.as_options("default", vars(parser.parse_args(arguments)))
+
+
+def test_release_comes_from_the_argument_or_the_environment(monkeypatch):
+    monkeypatch.delenv("PGQUEUE_RELEASE", raising=False)
+    assert worker_options().release == ""
+    assert "release" not in runworker.banner(worker_options())
+    monkeypatch.setenv("PGQUEUE_RELEASE", "of the image")
+    assert worker_options().release == "of the image"
+    assert worker_options("--release", "").release == "of the image"
+    assert worker_options("--release", "v2").release == "v2"
+    assert ": release 'v2', database 'default'" in runworker.banner(worker_options("--release", "v2"))
+    assert worker_options("--release", "x" * 100).release == "x" * 100
+
+
+@pytest.mark.parametrize("name", ["x" * 101, "v1\n", "v\x1b[1m", "v\u202e1", " v1", "v1\t2", "v\udcff"])
+@pytest.mark.parametrize("source", ["--release", "PGQUEUE_RELEASE"])
+def test_release_that_is_invalid_is_refused(monkeypatch, name, source):
+    monkeypatch.setattr(runworker, "open_port", lambda options: pytest.fail("the worker starts"))
+    if source == "PGQUEUE_RELEASE":
+        monkeypatch.setitem(os.environ, source, name)
+    given = {"release": name} if source == "--release" else {}
+    with pytest.raises(CommandError) as refused:
+        call_command("runworker", **given)
+    assert source in str(refused.value) and "release" in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_run_of_a_job_has_the_release_of_the_environment(monkeypatch):
+    job = tasks.add.enqueue(1, 2)
+    monkeypatch.setenv("PGQUEUE_RELEASE", "v 2")
+    call_command("pgqueue", "run", str(job.pk), stdout=StringIO())
+    assert list(Worker.objects.values_list("release", flat=True)) == ["v 2"]
+    monkeypatch.setenv("PGQUEUE_RELEASE", "v\n2")
+    with pytest.raises(CommandError, match="PGQUEUE_RELEASE"):
+        call_command("pgqueue", "run", str(job.pk), "--retry")
+    job.refresh_from_db()
+    assert (job.state, Worker.objects.count()) == ("succeeded", 1)
 
 
 def test_metrics_port_and_address_come_from_arguments_or_settings():

@@ -1,19 +1,19 @@
 """Charts as inline SVG: the geometry of bars, lines, grids and marks, as text that a template writes into attributes.
 
 The pages of the console call it, and `templates/pgqueue/admin/chart.html` draws the result. The functions are pure.
-Three rules hold for every chart:
+Four rules hold for every chart:
 
 * The SVG with the shapes is stretched to the width of the page. All text is beside it, so that it stays readable on a
   phone: the labels of the time axis are in an SVG that is not stretched, because they stand at round times.
-* Series differ without colour: bars that show failures are hatched, and lines have their own dashes.
+* Series differ without colour: bars that show failures are hatched, lines have their own dashes, and the day before is
+  drawn as steps.
 * Each slot has a tooltip, and the page has the same figures as a table for screen readers.
+* A spike is cut off at the end of the axis, so that it does not flatten the rest. Its value is written above it.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
@@ -22,17 +22,27 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin.chart_ticks import ticks
-from django_pgqueue.display import duration, full_date
+from django_pgqueue.display import full_date
+
+from .chart_scales import (
+    highest_shown,
+    share_text,
+    top_of_duration,
+    top_of_number,
+    top_of_share,
+)
+from .chart_scales import number_text as number_text
+from .chart_scales import rate_text as rate_text
+from .chart_scales import seconds_text as seconds_text
 
 WIDTH: Final = 1000.0
 HEIGHT: Final = 100.0
 EDGE: Final = 10.0
 """Half of the width of a date, in percent of the narrowest chart."""
-DURATION_STEPS: Final = (
-    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 10.0, 20.0, 60.0, 120.0, 240.0, 600.0),
-    *(1200.0, 3600.0, 7200.0, 14400.0, 28800.0, 86400.0, 172800.0, 345600.0, 864000.0, 1728000.0, 5184000.0),
-)
-"""The ends of an axis of seconds. Half of each is a round duration too."""
+ROOM_FOR_VALUE: Final = 0.15
+"""Part of the width that the value of a spike takes on a phone. A spike nearer to the last one has a sign only."""
+ROOM_FOR_SIGN: Final = 0.02
+SPIKES_LISTED: Final = 3
 SMALLEST_BAR: Final = 1.5
 """Height of a bar of a value above 0, so that one failure among thousands is visible."""
 
@@ -71,36 +81,6 @@ class Period(NamedTuple):
         return [(_position(x), label, _anchor(x)) for x, label in places]
 
 
-def top_of_number(highest: float) -> float:
-    """Return a round number that is at least `highest`: 1, 2, 4 or 10 times a power of ten, and at least 2."""
-    power = 10.0 ** math.floor(math.log10(max(highest, 2.0)))
-    return next(step * power for step in (1, 2, 4, 10) if step * power >= max(highest, 2.0))
-
-
-def top_of_duration(highest: float) -> float:
-    """Return a round duration, in seconds, that is at least `highest`."""
-    index = bisect_left(DURATION_STEPS, highest)
-    return DURATION_STEPS[index] if index < len(DURATION_STEPS) else highest
-
-
-def number_text(value: float) -> str:
-    """Return a rate: with a decimal below 10, and with separators."""
-    rounded = round(value, 1)
-    return f"{rounded:,.1f}" if rounded < 10 and rounded != int(rounded) else f"{value:,.0f}"
-
-
-def rate_text(value: float | None, *, is_estimate: bool = False) -> str:
-    """Return a rate, with a sign before an estimate. None, a rate that is not known, is a dash."""
-    if value is None:
-        return "–"
-    return f"≈ {number_text(value)}" if is_estimate else number_text(value)
-
-
-def seconds_text(value: float) -> str:
-    """Return a duration in seconds as text."""
-    return duration(timedelta(seconds=value)) if value else "0"
-
-
 # ---------------------------------------------------------------------------- drawing
 
 
@@ -109,6 +89,10 @@ class Slot(NamedTuple):
 
     starts_at: datetime
     seconds: float
+
+    @property
+    def span(self) -> timedelta:
+        return timedelta(seconds=self.seconds)
 
 
 class Series(NamedTuple):
@@ -125,6 +109,22 @@ class Mark(NamedTuple):
 
     at: datetime
     label: str
+    kind: str = "release"
+    """The CSS class of its line is `pgqueue-mark-<kind>`, which has its own dashes."""
+    url: str = ""
+
+
+class Before(NamedTuple):
+    """The values of one day before, moved to the times of the chart. None: there is no value."""
+
+    label: Promise | str
+    slots: Sequence[Slot]
+    values: Sequence[float | None]
+
+    def at(self, moment: datetime) -> float | None:
+        """Return the value of the slot that contains a moment."""
+        pairs = zip(self.slots, self.values, strict=True)
+        return next((value for slot, value in pairs if timedelta() <= moment - slot.starts_at < slot.span), None)
 
 
 class ChartValues(NamedTuple):
@@ -136,6 +136,7 @@ class ChartValues(NamedTuple):
     slots: Sequence[Slot]
     series: Sequence[Series]
     marks: Iterable[Mark] = ()
+    before: Before | None = None
 
 
 class Bar(NamedTuple):
@@ -153,6 +154,14 @@ class Line(NamedTuple):
 
     name: str
     path: str
+
+
+class Cut(NamedTuple):
+    """The sign of a value that is cut off: its horizontal position, how its text is aligned there, and its text."""
+
+    x: str
+    anchor: str
+    text: str
 
 
 class ChartSlot(NamedTuple):
@@ -177,12 +186,18 @@ class Chart:
     legend: Sequence[Series]
     groups: Sequence[ChartSlot]
     lines: Sequence[Line]
-    marks: Sequence[tuple[str, str]]
-    """The horizontal position and the text of each mark."""
+    marks: Sequence[tuple[str, str, str]]
+    """The horizontal position, the text and the kind of each mark."""
     y_labels: Sequence[str]
     x_ticks: Sequence[tuple[str, str, str]]
     """The horizontal position in percent, the label and the anchor of each tick."""
     is_empty: bool
+    before: str
+    """The path of the day before; "" without values."""
+    before_label: Promise | str
+    cuts: Sequence[Cut]
+    cut_note: str
+    """Which values are cut off; "" if none is."""
 
     @property
     def view_box(self) -> str:
@@ -191,30 +206,55 @@ class Chart:
 
 def bars(given: ChartValues) -> Chart:
     """Return a chart of stacked bars, the first series at the bottom. The values are numbers per minute."""
-    sums = [
-        sum(value or 0.0 for value in values) for values in zip(*(each.values for each in given.series), strict=True)
-    ]
-    axis = Axis(top_of_number(max(sums, default=0.0)), number_text)
-    return _chart(given, axis, stacks=[_stack(given, axis, index) for index in range(len(given.slots))])
+    sums = [sum(value or 0.0 for value in values) for values in _by_slot(given)]
+    axis = Axis(top_of_number(_highest_shown(given, sums)), number_text)
+    return _chart(given, axis, sums, stacks=[_stack(given, axis, index) for index in range(len(given.slots))])
 
 
 def lines(given: ChartValues) -> Chart:
     """Return a chart of lines. The values are seconds. A line has a gap where a slot is missing or has no value."""
-    highest = max((value for each in given.series for value in each.values if value is not None), default=0.0)
-    axis = Axis(top_of_duration(highest), seconds_text)
+    return _lines(given, top_of_duration, seconds_text)
+
+
+def shares(given: ChartValues) -> Chart:
+    """Return a chart of lines as `lines()` does. The values are shares from 0 to 1."""
+    return _lines(given, top_of_share, share_text)
+
+
+def _lines(given: ChartValues, top_of: Callable[[float], float], text: Callable[[float], str]) -> Chart:
+    peaks = [max((value for value in values if value is not None), default=None) for values in _by_slot(given)]
+    axis = Axis(top_of(_highest_shown(given, peaks)), text)
     drawn = [Line(each.name, _path(given.period, axis, given.slots, each.values)) for each in given.series]
-    return _chart(given, axis, drawn=drawn)
+    return _chart(given, axis, peaks, drawn=drawn)
+
+
+def _by_slot(given: ChartValues) -> Iterable[tuple[float | None, ...]]:
+    """Return the values of all series, slot by slot."""
+    return zip(*(each.values for each in given.series), strict=True)
+
+
+def _highest_shown(given: ChartValues, peaks: Sequence[float | None]) -> float:
+    """Return the value that the axis has to reach. A day before with more attempts is no spike of this day."""
+    return max(highest_shown(peaks), highest_shown(given.before.values if given.before else ()))
 
 
 def _chart(
-    given: ChartValues, axis: Axis, *, stacks: Sequence[Sequence[Bar]] | None = None, drawn: Sequence[Line] = ()
+    given: ChartValues,
+    axis: Axis,
+    peaks: Sequence[float | None],
+    *,
+    stacks: Sequence[Sequence[Bar]] | None = None,
+    drawn: Sequence[Line] = (),
 ) -> Chart:
     period = given.period
     groups = [
         ChartSlot(_tooltip(given, axis, index), _area(period, slot), stacks[index] if stacks else ())
         for index, slot in enumerate(given.slots)
     ]
-    inside = [mark for mark in given.marks if period.since <= mark.at <= period.until]
+    inside = [mark for mark in given.marks if period.since <= mark.at]  # the latest are at the right end
+    over = [(slot, peak) for slot, peak in zip(given.slots, peaks, strict=True) if peak and peak > axis.top]
+    has_values = any(peaks) if stacks is not None else any(peak is not None for peak in peaks)
+    before = _steps(period, axis, given.before)
     return Chart(
         name=given.name,
         title=given.title,
@@ -222,11 +262,54 @@ def _chart(
         legend=given.series,
         groups=groups,
         lines=[line for line in drawn if line.path],
-        marks=[(_position(period.x(mark.at)), f"{full_date(mark.at)} {mark.label}") for mark in inside],
+        marks=[(_position(period.x(mark.at)), f"{full_date(mark.at)} {mark.label}", mark.kind) for mark in inside],
         y_labels=axis.labels,
         x_ticks=period.ticks(),
-        is_empty=not any(value for each in given.series for value in each.values),
+        is_empty=not (has_values or before),
+        before=before,
+        before_label=given.before.label if given.before else "",
+        cuts=list(_cuts(period, axis, over)),
+        cut_note=_cut_note(axis, over),
     )
+
+
+def _cuts(period: Period, axis: Axis, over: Iterable[tuple[Slot, float]]) -> Iterator[Cut]:
+    """Yield a sign for each value that is cut off, with the value where there is room for it."""
+    last_sign = last_value = -1.0
+    for slot, peak in over:
+        share = period.x(slot.starts_at + slot.span / 2) / WIDTH
+        if share - last_sign < ROOM_FOR_SIGN:
+            continue
+        has_room, last_sign = share - last_value >= ROOM_FOR_VALUE, share
+        if has_room:
+            last_value = share
+        anchor = "start" if share < ROOM_FOR_VALUE / 2 else "end" if share > 1 - ROOM_FOR_VALUE / 2 else "middle"
+        yield Cut(f"{100 * share:.2f}%", anchor, f"▲ {axis.text(peak)}" if has_room else "▲")
+
+
+def _cut_note(axis: Axis, over: Sequence[tuple[Slot, float]]) -> str:
+    """Return the highest values that are cut off, each with its time."""
+    if not over:
+        return ""
+    highest = sorted(over, key=lambda each: -each[1])[:SPIKES_LISTED]
+    pairs = [(axis.text(peak), full_date(slot.starts_at)) for slot, peak in highest]
+    some = [_("%(value)s at %(at)s") % {"value": value, "at": at} for value, at in pairs]
+    if len(over) > SPIKES_LISTED:
+        some.append(_("%(count)s more") % {"count": len(over) - SPIKES_LISTED})
+    return _("Cut off at %(top)s: %(values)s.") % {"top": axis.text(axis.top), "values": ", ".join(some)}
+
+
+def _steps(period: Period, axis: Axis, before: Before | None) -> str:
+    """Return the path of the day before: one step for each slot, as far as it is inside the period."""
+    path = end = ""
+    for slot, value in zip(before.slots, before.values, strict=True) if before else ():
+        start, stop = _position(period.x(slot.starts_at)), _position(period.x(slot.starts_at + slot.span))
+        if value is None or start == stop:
+            continue
+        y = _position(axis.y(value))
+        path += f"{f'V{y}' if start == end else f'M{start} {y}'}H{stop}"
+        end = stop
+    return path
 
 
 def _stack(given: ChartValues, axis: Axis, index: int) -> list[Bar]:
@@ -242,7 +325,7 @@ def _stack(given: ChartValues, axis: Axis, index: int) -> list[Bar]:
 def _area(period: Period, slot: Slot) -> Bar:
     """Return the whole height of a slot, with a gap of a tenth between two slots."""
     start = period.x(slot.starts_at)
-    width = period.x(slot.starts_at + timedelta(seconds=slot.seconds)) - start
+    width = period.x(slot.starts_at + slot.span) - start
     return Bar("area", _position(start + width / 20), "0", _position(width * 0.9), _position(HEIGHT))
 
 
@@ -267,12 +350,12 @@ def _run(period: Period, run: Sequence[tuple[Slot, str]]) -> str:
     if len(run) > 1:
         return "M" + "L".join(f"{_middle(period, slot)} {y}" for slot, y in run)
     [(slot, y)] = run
-    end = period.x(slot.starts_at + timedelta(seconds=slot.seconds))
+    end = period.x(slot.starts_at + slot.span)
     return f"M{_position(period.x(slot.starts_at))} {y}H{_position(end)}"
 
 
 def _middle(period: Period, slot: Slot) -> str:
-    return _position(period.x(slot.starts_at + timedelta(seconds=slot.seconds / 2)))
+    return _position(period.x(slot.starts_at + slot.span / 2))
 
 
 def _anchor(x: float) -> str:
@@ -287,16 +370,21 @@ def _position(value: float) -> str:
 def _tooltip(given: ChartValues, axis: Axis, index: int) -> str:
     values = [(each.label, each.values[index]) for each in given.series]
     texts = [f"{label} {axis.text(value)}" for label, value in values if value is not None]
-    return f"{full_date(given.slots[index].starts_at)}: {', '.join(texts) or '–'}"
+    starts_at = given.slots[index].starts_at
+    before = given.before.at(starts_at) if given.before else None
+    if given.before and before is not None:
+        texts.append(f"{given.before.label} {axis.text(before)}")
+    return f"{full_date(starts_at)}: {', '.join(texts) or '–'}"
 
 
 def _summary(given: ChartValues, axis: Axis) -> str:
     """Return the title, the period, and the highest value of each series with its time."""
     found = [f"{given.title}, {full_date(given.period.since)} – {full_date(given.period.until)}"]
-    for each in given.series:
-        values = [(value, slot) for slot, value in zip(given.slots, each.values, strict=True) if value is not None]
+    shown = [(each.label, given.slots, each.values) for each in given.series]
+    for label, slots, all_values in [*shown, *([given.before] if given.before else [])]:
+        values = [(value, slot) for slot, value in zip(slots, all_values, strict=True) if value is not None]
         if values:
             value, slot = max(values)
-            words = {"label": each.label, "value": axis.text(value), "at": full_date(slot.starts_at)}
+            words = {"label": label, "value": axis.text(value), "at": full_date(slot.starts_at)}
             found.append(_("%(label)s at most %(value)s, at %(at)s") % words)
     return ". ".join(found) + "."

@@ -82,7 +82,7 @@ class WorkerAdmin(ListOnlyAdmin):
         jobs = stats.running_jobs([worker.id], alias)
         answers = live_stack.of_worker(request, worker.id, alias)
         context = {
-            "row": worker_row(worker, jobs, ""),
+            "row": worker_row(worker, jobs),
             "jobs": [running_row(job) for job in jobs],
             "more_jobs": max(0, worker.claimed - len(jobs)),
             "answers": answers,
@@ -134,7 +134,7 @@ class WorkerAdmin(ListOnlyAdmin):
         together = siblings(worker, workers)
         jobs = stats.running_jobs([each.id for each in together], alias)
         context = {
-            "row": worker_row(worker, jobs, ""),
+            "row": worker_row(worker, jobs),
             "pids": sorted(each.pid for each in together),
             "jobs": [running_row(job) for job in jobs],
             "running": sum(each.claimed - each.prefetched for each in together),
@@ -185,11 +185,10 @@ def list_context(alias: str) -> dict[str, Any]:
     silent = [worker for worker in workers if not worker.is_live]
     jobs = _jobs_by_worker([*live, *silent[:SILENT_SHOWN]], alias)
     newest = max(live, key=lambda worker: worker.started_at, default=None)
-    version = "" if newest is None else newest.version
     by_host = defaultdict(list)
     for worker in sorted(live, key=lambda worker: (worker.host, worker.pid)):
         by_host[worker.host].append(worker)
-    versions = Counter(worker.version for worker in live)
+    versions, releases = Counter(worker.version for worker in live), Counter(worker.release for worker in live)
     stopped = Worker.objects.using(alias).filter(stopped_at__isnull=False).order_by("-pk")
     stopped = stopped.annotate(seen_at=statement_time())
     return {
@@ -197,7 +196,7 @@ def list_context(alias: str) -> dict[str, Any]:
         "hosts": [
             {
                 "name": visible(name),
-                "rows": [worker_row(worker, jobs[worker.id], version) for worker in of_host],
+                "rows": [worker_row(worker, jobs[worker.id], newest) for worker in of_host],
                 **_slots(of_host),
             }
             for name, of_host in by_host.items()
@@ -205,20 +204,32 @@ def list_context(alias: str) -> dict[str, Any]:
         "processes": len(live),
         **_slots(live),
         "versions": [(visible(name), count) for name, count in versions.most_common()] if len(versions) > 1 else [],
-        "silent": [worker_row(worker, jobs[worker.id], "") for worker in silent[:SILENT_SHOWN]],
+        "releases": _releases(releases),
+        "silent": [worker_row(worker, jobs[worker.id]) for worker in silent[:SILENT_SHOWN]],
         "more_silent": len(silent) - SILENT_SHOWN,
         "stopped": [_stopped_row(worker) for worker in stopped[:STOPPED_SHOWN]],
         "stopped_shown": STOPPED_SHOWN,
     }
 
 
-def worker_row(worker: stats.WorkerStats, jobs: Sequence[stats.RunningJob], version: str) -> dict[str, Any]:
-    """Return a worker as the pages show it. `version` is that of the latest start; "" if it does not matter."""
+def _releases(releases: Counter[str]) -> list[tuple[str, int]]:
+    """Return the releases of the live workers with the number of workers; none if all have the same."""
+    if len(releases) < 2:
+        return []
+    return [(visible(name) or _("without a name"), count) for name, count in releases.most_common()]
+
+
+def worker_row(
+    worker: stats.WorkerStats, jobs: Sequence[stats.RunningJob], newest: stats.WorkerStats | None = None
+) -> dict[str, Any]:
+    """Return a worker as the pages show it. With `newest`, the worker that started last, mark what differs from it."""
     return {
         "worker": worker,
         "host": visible(worker.host),
         "version": visible(worker.version),
-        "is_other_version": bool(version) and worker.version != version,
+        "release": visible(worker.release),
+        "is_other_version": newest is not None and worker.version != newest.version,
+        "is_other_release": newest is not None and worker.release != newest.release,
         "queues": _queues(ServedQueues(worker.queues, worker.queue_concurrency)),
         "jobs": [running_row(job) for job in jobs[:RUNNING_SHOWN]],
         "more_jobs": max(0, worker.claimed - RUNNING_SHOWN),
@@ -241,6 +252,7 @@ def record_context(worker: Worker) -> dict[str, Any]:
         (_("Process"), str(worker.pid)),
         (_("Process of the supervisor"), "" if worker.supervisor_pid is None else str(worker.supervisor_pid)),
         (_("Version"), visible(worker.version)),
+        (_("Release"), visible(worker.release)),
         (_("Queues"), queues or _("all")),
         (_("Slots"), str(worker.concurrency)),
     ]
@@ -315,6 +327,7 @@ def _stopped_row(worker: Worker) -> dict[str, Any]:
         "host": visible(worker.hostname),
         "pid": worker.pid,
         "version": visible(worker.version),
+        "release": visible(worker.release),
         "queues": _queues(ServedQueues.from_text(worker.queue_names)),
         "started": moment_ago(worker.started_at, worker),
         "stopped": moment_ago(worker.stopped_at, worker),

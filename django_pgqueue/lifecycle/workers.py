@@ -19,19 +19,21 @@ def register_worker(
     version: str,
     queue_names: str,
     concurrency: int,
+    release: str = "",
     worker_id: int | None = None,
     supervisor_pid: int | None = None,
 ) -> int:
     """Record a worker process; return the id that owns its leases.
 
     Without `worker_id` the worker gets a new id that no worker has had before, even if the tables were emptied. Only a
-    worker with a supervisor answers requests.
+    worker with a supervisor answers requests. `release` is the name of the project's release, or "".
     """
     params = {
         "hostname": hostname,
         "pid": pid,
         "supervisor_pid": supervisor_pid,
         "version": version,
+        "release": release,
         "queue_names": queue_names,
         "concurrency": concurrency,
         "worker_id": worker_id,

@@ -68,6 +68,7 @@ class Migration(migrations.Migration):
                 ("hostname", models.CharField(max_length=255, verbose_name="host")),
                 ("pid", models.IntegerField(verbose_name="process id")),
                 ("version", models.CharField(max_length=50, verbose_name="version")),
+                ("release", models.CharField(blank=True, db_default="", max_length=100, verbose_name="release")),
                 ("queue_names", models.TextField(db_default="", verbose_name="queues")),
                 ("concurrency", models.IntegerField(verbose_name="concurrency")),
                 ("started_at", models.DateTimeField(db_default=Now(), verbose_name="started at")),
@@ -84,6 +85,15 @@ class Migration(migrations.Migration):
                 "permissions": [
                     ("stop_worker", "Can stop a worker"),
                     ("view_stack", "Can view the stacks of running jobs"),
+                ],
+                "indexes": [
+                    models.Index(
+                        models.F("release"),
+                        models.F("version"),
+                        models.F("started_at"),
+                        condition=models.Q(("supervisor_pid__isnull", False)),
+                        name="pgqueue_worker_release",
+                    )
                 ],
                 "constraints": [
                     models.CheckConstraint(
@@ -451,7 +461,8 @@ class Migration(migrations.Migration):
                         models.F("next_batch_at"),
                         condition=models.Q(("next_batch_at__isnull", False)),
                         name="pgqueue_audit_next",
-                    )
+                    ),
+                    models.Index(models.F("action"), models.F("began_at"), name="pgqueue_audit_action"),
                 ],
                 "constraints": [
                     models.CheckConstraint(

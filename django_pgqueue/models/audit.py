@@ -71,7 +71,8 @@ class AuditEntry(models.Model):
         default_permissions = ()
         indexes = [
             # Contains only the acts that workers execute, so that an idle worker looks into an empty index.
-            models.Index("next_batch_at", name="pgqueue_audit_next", condition=Q(next_batch_at__isnull=False))
+            models.Index("next_batch_at", name="pgqueue_audit_next", condition=Q(next_batch_at__isnull=False)),
+            models.Index("action", "began_at", name="pgqueue_audit_action"),
         ]
         constraints = [
             models.CheckConstraint(

@@ -22,6 +22,9 @@ class Worker(models.Model):
     hostname = models.CharField(_("host"), max_length=255)
     pid = models.IntegerField(_("process id"))
     version = models.CharField(_("version"), max_length=50)
+    """The version of this package."""
+    release = models.CharField(_("release"), max_length=100, db_default="", blank=True)
+    """The project's release that it runs, as `runworker --release` names it. "": no name was given."""
     queue_names = models.TextField(_("queues"), db_default="")
     concurrency = models.IntegerField(_("concurrency"))
     started_at = InstantField(_("started at"), db_default=Now())
@@ -39,6 +42,16 @@ class Worker(models.Model):
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
         default_permissions = ("view",)
+        # A heartbeat changes none of these columns, so it still updates the row in place.
+        indexes = [
+            models.Index(
+                "release",
+                "version",
+                "started_at",
+                name="pgqueue_worker_release",
+                condition=Q(supervisor_pid__isnull=False),
+            )
+        ]
         permissions = [("stop_worker", "Can stop a worker"), ("view_stack", "Can view the stacks of running jobs")]
         constraints = [
             models.CheckConstraint(

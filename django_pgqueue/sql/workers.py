@@ -10,13 +10,13 @@ from typing import Final
 # two live workers with the same id would extend and release each other's executions. If two workers register in the
 # same microsecond, this statement fails for one of them, and its supervisor tries again.
 REGISTER_WORKER: Final = """/* pgqueue:register_worker */
-INSERT INTO pgqueue_worker (id, hostname, pid, supervisor_pid, version, queue_names, concurrency, started_at,
+INSERT INTO pgqueue_worker (id, hostname, pid, supervisor_pid, version, release, queue_names, concurrency, started_at,
                             last_heartbeat_at)
 VALUES (coalesce(
             %(worker_id)s::bigint,
             floor(1000000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::bigint
         ),
-        %(hostname)s, %(pid)s, %(supervisor_pid)s, %(version)s, %(queue_names)s, %(concurrency)s,
+        %(hostname)s, %(pid)s, %(supervisor_pid)s, %(version)s, %(release)s, %(queue_names)s, %(concurrency)s,
         statement_timestamp() + %(time_shift)s::interval,
         statement_timestamp() + %(time_shift)s::interval)
 RETURNING id

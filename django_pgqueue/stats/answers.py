@@ -190,7 +190,7 @@ class WorkerStats:
     Attributes:
         id: The id that owns its leases.
         host, pid: Where it runs.
-        version: The version of this package.
+        version, release: The version of this package, and the release that `runworker --release` names, or "".
         queues: The queues that it serves. Empty: all queues. Without `queue_concurrency`, it serves them in this order.
         queue_concurrency: The values of `--queue`: how many jobs of a queue it runs at a time, None for as many as it
             has slots. The name `*` stands for all queues that are not named. Empty without `--queue`.
@@ -198,9 +198,8 @@ class WorkerStats:
         slots_busy: Number of its slots that run a job. All jobs of a chunk run in one slot.
         prefetched: Number of jobs that it has claimed and not started.
         claimed: Number of jobs that it has claimed, the running and the prefetched ones.
-        started_at: When it started.
-        last_heartbeat_at: When its supervisor last sent a heartbeat for it.
-        heartbeat_age_seconds: How long ago that was.
+        started_at, last_heartbeat_at: When it started, and when its supervisor last sent a heartbeat for it.
+        heartbeat_age_seconds: How long ago that heartbeat was.
         is_live: Whether that was less than a lease ago. Otherwise the worker was lost, or its database was.
         supervisor_pid: Process id of its supervisor. None for `manage.py pgqueue run`, which has none.
         resident_mib: Its resident memory in MiB at the last heartbeat. None if the operating system does not say it.
@@ -221,6 +220,7 @@ class WorkerStats:
     is_live: bool
     supervisor_pid: int | None = None
     resident_mib: int | None = None
+    release: str = ""
     queue_concurrency: Mapping[str, int | None] = field(default_factory=dict)
 
     def serves(self, queue_name: str) -> bool:

@@ -105,7 +105,7 @@ def read_workers(connection: Connection, open_groups: Iterable[OpenGroup]) -> li
     rows = execute(connection, queries.WORKERS, {"limit": WORKERS_LIMIT})
     found = []
     for worker_id, host, pid, version, queue_names, concurrency, started_at, last_heartbeat_at, *more in rows:
-        age_seconds, supervisor_pid, resident_mib = more
+        age_seconds, supervisor_pid, resident_mib, release = more
         served = ServedQueues.from_text(queue_names)
         worker = WorkerStats(
             id=worker_id,
@@ -124,6 +124,7 @@ def read_workers(connection: Connection, open_groups: Iterable[OpenGroup]) -> li
             is_live=age_seconds < lease_seconds,
             supervisor_pid=supervisor_pid,
             resident_mib=resident_mib,
+            release=release,
         )
         found.append(worker)
     return found

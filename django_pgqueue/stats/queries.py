@@ -238,7 +238,7 @@ SELECT id, hostname, pid, version, queue_names, concurrency,
        least(greatest(last_heartbeat_at, '0001-01-03 UTC'), '9999-12-28 UTC'),
        date_part('epoch', statement_timestamp() + %(time_shift)s::interval
                           - least(greatest(last_heartbeat_at, '0001-01-03 UTC'), '9999-12-28 UTC')),
-       supervisor_pid, resident_mib
+       supervisor_pid, resident_mib, release
 FROM pgqueue_worker
 WHERE stopped_at IS NULL
 ORDER BY last_heartbeat_at DESC, id

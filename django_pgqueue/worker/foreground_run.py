@@ -60,14 +60,14 @@ class ForegroundRun(NamedTuple):
     reason: str = ""
 
 
-def run_one(alias: str, job_id: int) -> ForegroundRun:
+def run_one(alias: str, job_id: int, release: str = "") -> ForegroundRun:
     """Run a ready job in this thread, due or not, and write its result. There is no report if it was not claimed.
 
     The task's timeout and isolation do not apply.
     """
     link, heartbeat_link = Link(alias, "foreground"), Link(alias, "foreground")
     with link.use() as connection:
-        options = Options(database=alias, queue_names=(f"job {job_id}",), concurrency=1)
+        options = Options(database=alias, queue_names=(f"job {job_id}",), concurrency=1, release=release)
         worker_id = register(connection, options, os.getpid())
     heartbeat = ForegroundHeartbeat(heartbeat_link, worker_id)
     heartbeat.start()

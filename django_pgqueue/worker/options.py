@@ -34,6 +34,8 @@ class Options:
     """"process": run every job in an isolated process, whatever its task says."""
     health_file: str | None = None
     """The path of the file to which the worker writes its health once a second."""
+    release: str = ""
+    """The name of the project's release that the worker runs. "": it has none."""
     live_line: bool = False
     """Whether the supervisor shows a line about the worker at the bottom of the terminal."""
     metrics_port: int | None = field(default_factory=lambda: get_settings().METRICS_PORT)

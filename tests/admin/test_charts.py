@@ -12,6 +12,13 @@ from django.test import override_settings
 from django.utils import translation
 
 from django_pgqueue.admin import charts
+from django_pgqueue.admin.chart_scales import (
+    highest_shown,
+    number_text,
+    seconds_text,
+    top_of_duration,
+    top_of_number,
+)
 from django_pgqueue.admin.chart_ticks import ticks
 from django_pgqueue.admin.charts import (
     ChartValues,
@@ -19,10 +26,6 @@ from django_pgqueue.admin.charts import (
     Period,
     Series,
     Slot,
-    number_text,
-    seconds_text,
-    top_of_duration,
-    top_of_number,
 )
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -76,6 +79,111 @@ def test_lines_break_at_missing_values():
     assert lines([None] * 4).is_empty
 
 
+SIXTY = [Slot(START + number * MINUTE, 60) for number in range(60)]
+HOUR_OF_SLOTS = Period(START, START + 60 * MINUTE)
+
+
+def hour_of_bars(values: list[float], before: charts.Before | None = None) -> charts.Chart:
+    series = [Series("succeeded", "completed", values)]
+    return charts.bars(ChartValues("attempts", "Attempts", HOUR_OF_SLOTS, SIXTY, series, (), before))
+
+
+def before(values: list[float | None], first: datetime, seconds: float = 3600) -> charts.Before:
+    slots = [Slot(first + number * timedelta(seconds=seconds), seconds) for number in range(len(values))]
+    return charts.Before("the day before", slots, values)
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([], 0),
+        ([None, 0, 0], 0),
+        ([1000], 1000),
+        ([1] * 6 + [1000], 1000),  # too few to say what is usual
+        ([1] * 7 + [1000], 1),
+        ([0] * 50 + [1] * 7 + [1000], 1),
+        ([10] * 59 + [31], 10),
+        ([10] * 59 + [30], 30),  # not more than three times as high
+        ([10] * 57 + [1000] * 3, 10),
+        ([10] * 56 + [1000] * 4, 1000),  # more than a twentieth is no spike
+        (list(range(1, 61)), 60),
+    ],
+)
+def test_axis_reaches_the_highest_value_that_is_no_spike(values: list[float | None], shown: float) -> None:
+    assert highest_shown(values) == shown
+
+
+def test_spike_is_cut_off_with_its_value_in_text():
+    chart = hour_of_bars([30.0] * 40 + [1251.0] + [30.0] * 19)
+    assert chart.y_labels[0] == "40"
+    assert (chart.groups[0].bars[0].y, chart.groups[40].bars[0].y) == ("25.00", "0.00")
+    assert list(chart.cuts) == [charts.Cut("67.50%", "middle", "▲ 1,251")]
+    assert chart.cut_note == "Cut off at 40: 1,251 at 2026-03-01 12:40:00."
+    assert "completed 1,251" in chart.groups[40].text and "at most 1,251" in chart.summary
+    text = html(chart)
+    assert '<text x="67.50%" y="11" text-anchor="middle">▲ 1,251</text>' in text and chart.cut_note in text
+
+
+def test_spikes_side_by_side_have_signs_and_the_highest_are_listed():
+    values = [30.0] * 100
+    for number, value in {0: 900.0, 1: 901.0, 50: 950.0, 51: 902.0, 99: 903.0}.items():
+        values[number] = value
+    slots = [Slot(START + number * MINUTE, 60) for number in range(100)]
+    period = Period(START, START + 100 * MINUTE)
+    chart = charts.bars(ChartValues("a", "A", period, slots, [Series("succeeded", "completed", values)]))
+    assert [(cut.anchor, cut.text) for cut in chart.cuts] == [("start", "▲ 900"), ("middle", "▲ 950"), ("end", "▲ 903")]
+    assert chart.cut_note.startswith("Cut off at 40: 950 at 2026-03-01 12:50:00, 903 at")
+    assert chart.cut_note.endswith(", 2 more.")
+
+
+def test_chart_without_spike_is_not_cut():
+    chart = hour_of_bars([30.0] * 60)
+    assert (list(chart.cuts), chart.cut_note) == ([], "")
+    assert "pgqueue-cut" not in html(chart)
+
+
+def test_lines_cut_a_spike_off_too():
+    values: list[float | None] = [1.0] * 20
+    values[3] = 300.0
+    slots = [Slot(START + number * MINUTE, 60) for number in range(20)]
+    series = [Series("p50", "p50", [0.5] * 20), Series("p95", "p95", values)]
+    chart = charts.lines(ChartValues("wait", "Wait", Period(START, START + 20 * MINUTE), slots, series))
+    assert chart.y_labels[0] == "1.0 s" and [cut.text for cut in chart.cuts] == ["▲ 5 min"]
+
+
+def test_day_before_is_drawn_as_steps_inside_the_period():
+    chart = hour_of_bars([30.0] * 60, before([20.0, 40.0, 10.0], START - 30 * MINUTE))
+    assert chart.before == "M0.00 50.00H500.00V0.00H1000.00"
+    assert chart.groups[10].text.endswith("completed 30, the day before 20")
+    assert chart.groups[40].text.endswith("completed 30, the day before 40")
+    assert "the day before at most 40" in chart.summary
+    text = html(chart)
+    assert text.count(f'class="pgqueue-before" d="{chart.before}"') == 1 and "</svg>the day before</span>" in text
+    assert "pgqueue-before-halo" in text, "the line is readable over bars"
+
+
+def test_day_before_has_a_gap_without_values_and_counts_for_the_axis():
+    chart = hour_of_bars([3.0] * 60, before([90.0, None, 90.0], START, 1200))
+    assert chart.before == "M0.00 10.00H333.33M666.67 10.00H1000.00", "it is no spike of this day"
+    assert chart.groups[30].text.endswith("completed 3")
+
+
+def test_day_before_alone_is_a_chart():
+    chart = hour_of_bars([0.0] * 60, before([20.0], START))
+    assert not chart.is_empty and chart.before
+    assert hour_of_bars([0.0] * 60, before([None], START)).is_empty
+
+
+def test_shares_are_percents_and_no_failure_is_a_chart():
+    series = [Series("share", "failed", [0.0, None, 0.031, 0.5])]
+    chart = charts.shares(ChartValues("failures", "Failure rate", PERIOD, SLOTS, series))
+    assert chart.y_labels == ["100 %", "50 %", "0 %"]
+    texts = [group.text.partition(":00: ")[2] for group in chart.groups]
+    assert texts == ["failed 0 %", "–", "failed 3.1 %", "failed 50 %"]
+    good = charts.shares(ChartValues("failures", "F", PERIOD, SLOTS, [Series("share", "failed", [0.0] * 4)]))
+    assert not good.is_empty and good.y_labels[0] == "1 %"
+
+
 def test_tooltips_and_summary_name_time_and_values():
     chart = bars([1, 0, 0, 0], [30, 40.5, 0, 0])
     assert chart.groups[1].text == "2026-03-01 12:01:00: failed 0, completed 40"
@@ -92,7 +200,7 @@ def test_tooltips_and_summary_name_time_and_values():
 def test_marks_inside_the_period_are_drawn_and_named():
     marks = (Mark(START + 2 * MINUTE, "version <b>"), Mark(START - MINUTE, "before"))
     chart = bars([0] * 4, [1] * 4, *marks)
-    assert list(chart.marks) == [("500.00", "2026-03-01 12:02:00 version <b>")]
+    assert list(chart.marks) == [("500.00", "2026-03-01 12:02:00 version <b>", "release")]
     assert "<title>2026-03-01 12:02:00 version &lt;b&gt;</title>" in html(chart)
 
 

@@ -45,7 +45,7 @@ HOSTILE = [
 TEXT_COLUMNS = {
     Job: ("task_name", "queue_name", "unique_key", "limit_key", "progress_message", "state"),
     Execution: ("outcome", "exception_class", "error", "traceback"),
-    Worker: ("hostname", "version", "queue_names"),
+    Worker: ("hostname", "version", "release", "queue_names"),
 }
 COPIES: dict[type[models.Model], set[str]] = {Execution: {"limit_key"}}
 """Columns with a copy of the job's value. No page shows them."""

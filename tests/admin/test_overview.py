@@ -47,9 +47,9 @@ def count(
     rollups.append_rollups(connection, [{**names, **tally.columns()}], seconds_ago)
 
 
-def add_worker(version: str = "1", queues: str = "", minutes: float = 0.0) -> Worker:
+def add_worker(version: str = "1", queues: str = "", minutes: float = 0.0, release: str = "") -> Worker:
     started_at = timezone.now() - timedelta(minutes=minutes)
-    columns = {"version": version, "queue_names": queues, "started_at": started_at}
+    columns = {"version": version, "release": release, "queue_names": queues, "started_at": started_at}
     return Worker.objects.create(hostname="vm", pid=7, supervisor_pid=6, concurrency=4, **columns)
 
 
@@ -161,12 +161,12 @@ def test_charts_of_waits_and_run_times_show_two_percentiles(operator: Client, db
     for title in ("Wait before the start", "Run time"):
         [summary] = re.findall(rf'aria-label="({title}, [^"]*)"', text)
         assert "p50 at most" in summary and "p95 at most" in summary, title
-    [headings] = re.findall(r"Failed per minute</th>(.*?)</tr>", text)
+    [headings] = re.findall(r"the day before</th>(.*?)</tr>", text)
     names = re.findall(r'<th scope="col">([^<]*)</th>', headings)
     assert names == ["Wait p50", "Wait p95", "Run time p50", "Run time p95"]
     [cells] = re.findall(r'<tr><th scope="row"><time [^>]*>[^<]*</time></th>(.*?)</tr>', text)
     values = re.findall(r"<td>([^<]*)</td>", cells)
-    assert len(values) == 7 and values[5] != values[6]
+    assert len(values) == 9 and values[7] != values[8]
 
 
 def test_new_version_of_the_workers_is_marked(operator: Client, db: None) -> None:
@@ -177,6 +177,14 @@ def test_new_version_of_the_workers_is_marked(operator: Client, db: None) -> Non
     text = text_of(operator)
     assert len(set(re.findall(r"<title>([^<]+ version [^<]+)</title>", text))) == 1
     assert "version 2.0" in text and "version 1.0" not in text
+
+
+def test_new_release_of_the_workers_is_marked_with_its_name(operator: Client, db: None) -> None:
+    add_worker("1.0", minutes=30, release="before")
+    add_worker("1.0", minutes=10, release="2026-11-30<b>")
+    count(300, succeeded=1)
+    text = text_of(operator)
+    assert "release 2026-11-30&lt;b&gt;" in text and "release before" not in text and "version 1.0" not in text
 
 
 def test_banners_say_what_is_wrong_and_what_to_do(
@@ -259,4 +267,4 @@ def test_number_of_queries_does_not_grow(operator: Client, make_job: JobMaker, u
     with CaptureQueriesContext(connection) as many:
         operator.get(url)
     assert len(many) == len(few)
-    assert len(few) <= 50
+    assert len(few) <= 55

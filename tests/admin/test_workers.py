@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -101,6 +102,31 @@ def test_list_marks_versions_other_than_the_latest_start(chief, add_worker):
     page = text_of(chief, WORKERS)
     assert "different versions" in page and page.count("other version<") == 1
     assert "0.1.0 <span" in page
+
+
+def test_list_marks_releases_other_than_the_latest_start(chief, add_worker):
+    now = timezone.now()
+    add_worker(release="r1<b>", pid=1, started_at=now - timedelta(hours=2))
+    page = text_of(chief, WORKERS)
+    assert "release r1&lt;b&gt;" in page and "other release" not in page and "different releases" not in page
+    add_worker(release="r2", pid=2, started_at=now)
+    page = text_of(chief, WORKERS)
+    assert page.count("other release<") == 1 and "different releases" in page
+    assert "r1&lt;b&gt; (1)" in page and "r2 (1)" in page
+    assert page.index("release r1&lt;b&gt;") < page.index("other release<") < page.index("release r2")
+
+
+def test_list_and_page_of_workers_without_release_say_nothing_of_it(chief, add_worker):
+    worker = add_worker()
+    for url in (WORKERS, f"{WORKERS}{worker.pk}/change/"):
+        assert "elease" not in text_of(chief, url)
+
+
+@pytest.mark.parametrize("has_stopped", [False, True])
+def test_page_of_a_worker_shows_its_release(chief, add_worker, has_stopped):
+    worker = add_worker(release="2026-11-30.1", stopped_at=timezone.now() if has_stopped else None)
+    assert re.search(r"Release</dt>\s*<dd>2026-11-30\.1</dd>", text_of(chief, f"{WORKERS}{worker.pk}/change/"))
+    assert "release 2026-11-30.1" in text_of(chief, WORKERS)
 
 
 def test_list_silent_and_stopped_workers_follow_the_live_ones(chief, add_worker):

@@ -45,11 +45,12 @@ RUNNING: Final = (
     "FROM opened WHERE job.id = opened.job_id"
 )
 WORKERS: Final = (
-    "INSERT INTO pgqueue_worker (id, hostname, pid, version, queue_names, concurrency, started_at, last_heartbeat_at, "
-    "supervisor_pid, resident_mib) "
-    f"VALUES (1, 'web-1', 4711, '0.1.0', 'mail,webhooks', 4, {NOW} - interval '9 h', {NOW} - interval '3 s', 470, 96), "
-    f"(2, 'web-2', 4712, '0.1.0', 'default,reports', 4, {NOW} - interval '9 h', {NOW} - interval '4 s', 4701, 118), "
-    f"(3, 'web-3', 977, '0.0.9', '', 4, {NOW} - interval '3 d', {NOW} - interval '2 h', 970, 151)"
+    "INSERT INTO pgqueue_worker (id, hostname, pid, version, release, queue_names, concurrency, started_at, "
+    "last_heartbeat_at, supervisor_pid, resident_mib) "
+    f"VALUES (1, 'web-1', 4711, '0.1.0', '2026.48.2', 'mail,webhooks', 4, {NOW} - interval '52 min', "
+    f"{NOW} - interval '3 s', 470, 96), (2, 'web-2', 4712, '0.1.0', '2026.48.2', 'default,reports', 4, "
+    f"{NOW} - interval '51 min', {NOW} - interval '4 s', 4701, 118), "
+    f"(3, 'web-3', 977, '0.0.9', '2026.48.1', '', 4, {NOW} - interval '3 d', {NOW} - interval '2 h', 970, 151)"
 )
 HEARTBEAT: Final = (
     f"UPDATE pgqueue_worker SET last_heartbeat_at = {NOW} - (2 + id) * interval '1 s' WHERE id <= 2; "
@@ -58,6 +59,15 @@ HEARTBEAT: Final = (
 PAUSES: Final = (
     "INSERT INTO pgqueue_pause (kind, name, paused_at, paused_by, reason) "
     f"VALUES ('queue', 'reports', {NOW} - interval '40 min', 'anna', 'The warehouse is being restored.')"
+)
+ACTS: Final = (
+    "INSERT INTO pgqueue_audit (action, done_by, reason, began_at, ended_at, filter, job_count, total, outcome) "
+    f"SELECT action, who, reason, {NOW} - ago::interval, {NOW} - ago::interval, filter::json, jobs, jobs, 'done' "
+    "FROM (VALUES ('pause', 'anna', 'The warehouse is being restored.', '40 min', '{\"queue_name\": \"reports\"}', 0), "
+    "('pause', 'ben', 'The SMTP server is overloaded.', '34 min', '{\"queue_name\": \"mail\"}', 0), "
+    "('resume', 'ben', '', '27 min', '{\"queue_name\": \"mail\"}', 0), "
+    "('retry', 'anna', 'The partner has fixed its hooks.', '9 min', '{\"queue_name\": \"webhooks\"}', 118)) "
+    "AS act (action, who, reason, ago, filter, jobs)"
 )
 LIMITED: Final = "UPDATE pgqueue_job SET limit_key = %(limit_key)s, limit_order = %(order)s WHERE id = ANY(%(ids)s)"
 LIMITS: Final = (
@@ -154,6 +164,14 @@ ROLLUP: Final = (
     "ARRAY[3 * k, k], ARRAY[%(run)s, %(run)s + 5], ARRAY[3 * k, k] "
     "FROM generate_series(%(first)s, %(last)s) AS n, LATERAL (SELECT 1 + (n * 7 + n / 3) %% 5 AS k) AS size"
 )
+YESTERDAY: Final = (
+    "INSERT INTO pgqueue_rollup (span, starts_at, queue_name, task_name, exception_class, succeeded, retried, "
+    "wait_seconds, run_seconds, wait_buckets, wait_counts, run_buckets, run_counts) "
+    f"SELECT kind, date_trunc('hour', {NOW}) - n * interval '1 hour', queue, task, '', k * 600, k * 20, 900, 240, "
+    "ARRAY[30, 36], ARRAY[k * 450, k * 150], ARRAY[29, 34], ARRAY[k * 450, k * 150] "
+    f"FROM generate_series(20, 30) AS n, (VALUES ('hour_total', '', ''), ('hour', 'mail', '{SHOP}.send_confirmation')) "
+    "AS row (kind, queue, task), LATERAL (SELECT 3 + n % 4 AS k) AS size"
+)
 REFUSED: Final = (
     "Traceback (most recent call last):\n"
     '  File "/srv/shop/.venv/lib/python3.13/site-packages/django_pgqueue/worker/execution/attempt.py", line 120, '
@@ -230,7 +248,7 @@ def fill(connection: Any) -> None:
     """Empty the tables and insert the night of the shop."""
     clear(connection)
     with connection.cursor() as cursor:
-        for statement in (WORKERS, PAUSES, SCHEDULES):
+        for statement in (WORKERS, PAUSES, ACTS, SCHEDULES):
             cursor.execute(statement)
         _add_finished(cursor)
         _add_dead(cursor)
@@ -388,5 +406,7 @@ def _add_rollup(cursor: Any) -> None:
     add("send_confirmation", "mail", 1, 59, succeeded=5, wait=44, run=42)
     add("record_payment", "default", 1, 119, succeeded=9)
     add("deliver", "webhooks", 1, 119, succeeded=3, run=36)
+    add("record_payment", "default", 18, 18, succeeded=400)
+    cursor.execute(YESTERDAY)
     failed: dict[str, Any] = {"exception": "smtplib.SMTPConnectError", "retried": 3, "dead": 1}
     add("send_confirmation", "mail", 30, 50, **failed)

@@ -255,7 +255,7 @@ def test_workers_shows_busy_slots_and_silence(pgqueue):
         for pid in (11, 12, 13)
     )
     Worker.objects.filter(pk=lost).update(last_heartbeat_at=timezone.now() - timedelta(hours=1))
-    Worker.objects.filter(pk__in=(one, stopped)).update(resident_mib=96)
+    Worker.objects.filter(pk__in=(one, stopped)).update(resident_mib=96, release="v\n2")
     lifecycle_workers.unregister_worker(connection, stopped)
     claims.claim_one(connection, helpers.make_job(connection), worker_id=one, lease_seconds=60.0)
     workers = pgqueue("workers", "--json").document["workers"]
@@ -270,6 +270,8 @@ def test_workers_shows_busy_slots_and_silence(pgqueue):
     assert "mail (2), pdf" in pgqueue("workers").out
     every = pgqueue("workers", "--all", "--json").document["workers"]
     assert {worker["id"]: worker["resident_mib"] for worker in every} == {one: 96, lost: None, stopped: 96}
+    assert {worker["id"]: worker["release"] for worker in every} == {one: "v\n2", lost: "", stopped: "v\n2"}
+    assert pgqueue("workers", "--all").out.count("v\\n2") == 2
     assert pgqueue("workers").out.count("96 MiB") == 1 and pgqueue("workers", "--all").out.count("96 MiB") == 2
     assert "stopped" in pgqueue("workers", "--all").out and "1 of 4" in pgqueue("workers").out
 

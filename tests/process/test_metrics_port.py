@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import pytest
 
+from django_pgqueue.models import Worker
 from tests.app import tasks
 
 from .harness import page
@@ -90,6 +91,17 @@ def figures(port):
 
 def report(port):
     return json.loads(page(port, "/readyz?format=json")[1])
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("arguments", [(), ("--release", "v 2")])
+def test_release_reaches_metrics_and_the_rows_of_processes(start, arguments):
+    variables = {"PGQUEUE_RELEASE": "of the image" if arguments else "v 2"}
+    worker = start("--metrics-port", "0", "--processes", "2", *arguments, variables=variables)
+    port = port_of(worker)
+    worker.wait_until(lambda: page(port, "/readyz")[0] == 200)
+    assert re.search(r'pgqueue_worker_info{[^}]*release="v 2"', page(port, "/metrics")[1])
+    worker.wait_until(lambda: list(Worker.objects.values_list("release", flat=True)) == ["v 2"] * 2)
 
 
 @pytest.mark.process

@@ -31,6 +31,7 @@ TABLES = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_rollup", "pgqueue_limit_state"),
     *("pgqueue_batch", "pgqueue_batch_removal", "pgqueue_step", "pgqueue_event", "pgqueue_dependency"),
     *("pgqueue_pause", "pgqueue_limit_override", "pgqueue_open_breaker", "pgqueue_schedulerun", "pgqueue_search_key"),
+    *("pgqueue_audit", "pgqueue_worker"),
 )
 FILL = {
     "finished jobs": f"WITH job AS ({JOB} CASE WHEN n % 2 = 0 THEN 'dead' ELSE 'succeeded' END, 1, "
@@ -86,6 +87,12 @@ FILL = {
     f"SELECT 's' || n, 'task', '{{}}', '@daily', {NOW} FROM generate_series(0, 49) AS n",
     "runs of schedules": "INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, job_id) "
     f"SELECT (SELECT min(id) FROM pgqueue_schedule) + n % 50, {NOW} - n * interval '1 s', n "
+    "FROM generate_series(1, 20000) AS n",
+    "workers": "INSERT INTO pgqueue_worker (id, hostname, pid, supervisor_pid, version, release, concurrency, "
+    f"started_at) SELECT n, 'h', n, 1, '0.1.0', 'release' || n % 20, 1, {NOW} - n * interval '1 s' "
+    "FROM generate_series(1, 20000) AS n",
+    "acts": "INSERT INTO pgqueue_audit (action, began_at, filter, job_count, ended_at) "
+    f"SELECT (ARRAY['pause', 'resume', 'retry', 'delete'])[1 + n % 4], {NOW} - n * interval '1 min', '{{}}', n, {NOW} "
     "FROM generate_series(1, 20000) AS n",
     "search keys": "INSERT INTO pgqueue_search_key (job_id, name, value) "
     "SELECT n, 'key' || n % 2, n % 10 FROM generate_series(1, 20000) AS n",
@@ -237,6 +244,11 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"pgqueue_job_ready", "pgqueue_job_limited"},
     ),
     "RUNNING_BY_TARGET": ({"limit": LIMIT}, {"pgqueue_job_running"}),
+    "PAST_ACTS": (
+        {**SINCE_2000, "actions": ["pause", "resume", "retry"], "of_many": ["retry"], "limit": LIMIT},
+        {"pgqueue_audit_action"},
+    ),
+    "FIRST_STARTS": ({"limit": LIMIT}, {"pgqueue_worker_release"}),
     "JOBS_WITH_EXCEPTION": (
         {"job_ids": list(range(LIMIT)), "pattern": "^x$", "message": None},
         {"pgqueue_execution_job"},

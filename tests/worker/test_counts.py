@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from django_pgqueue import __version__
 from django_pgqueue.db import statements
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.ground.endings import Ending
@@ -19,7 +20,7 @@ from django_pgqueue.states import State
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.monitoring.http_server import Request
-from django_pgqueue.worker.monitoring.metrics import METRICS, Totals
+from django_pgqueue.worker.monitoring.metrics import METRICS, Totals, families
 from django_pgqueue.worker.monitoring.metrics_process import Pages
 from django_pgqueue.worker.runtime import counts as counts_module
 from django_pgqueue.worker.runtime.connection import Link
@@ -80,6 +81,15 @@ def read(memory, name):
     """Return the samples of a metric by their labels."""
     [metric] = [metric for metric in METRICS if metric.name == name]
     return dict(metric.read(Totals(memory)))
+
+
+def test_info_of_the_worker_names_the_release(memory):
+    reports = {"": HealthReport(memory), 'v"2': HealthReport({"a": memory, "b": memory}, 'v"2')}
+    for release, report in reports.items():
+        [family] = [each for each in families(report) if each.name == "pgqueue_worker_info"]
+        assert [labels[-2:] for labels, _ in family.samples] == [(__version__, release)] * (
+            len(report.by_database) or 1
+        )
 
 
 # ------------------------------------------------------------------------------- what is counted

@@ -31,7 +31,7 @@ from django_pgqueue.worker.runtime.shared_memory import (
 )
 from django_pgqueue.worker.supervision import settlement as settlement_module
 from django_pgqueue.worker.supervision.crash_charges import settle
-from django_pgqueue.worker.supervision.heartbeat import RETRY_SECONDS, ChildProcess, HeartbeatSender
+from django_pgqueue.worker.supervision.heartbeat import RETRY_SECONDS, ChildProcess, HeartbeatSender, register
 from django_pgqueue.worker.supervision.settlement import WITHOUT_SIGNALS, DeadProcesses, Settlement
 from tests import helpers
 
@@ -79,6 +79,13 @@ def heartbeat_sender(committing):
 def process(engine):
     worker_id = workers.register_worker(engine, hostname="h", pid=1, version="v", queue_names="", concurrency=1)
     return ChildProcess(ProcessState(1), 1, 0, worker_id)
+
+
+def test_release_is_stored_with_the_worker(engine):
+    named, unnamed = Options(database="default", release="v2"), Options(database="default")
+    found = [register(engine, options, 1) for options in (named, unnamed)]
+    rows = [helpers.scalar(engine, f"SELECT release FROM pgqueue_worker WHERE id = {each}") for each in found]
+    assert rows == ["v2", ""]
 
 
 def test_heartbeat_sent_updates_the_state_of_the_child(engine, heartbeat_sender, process):

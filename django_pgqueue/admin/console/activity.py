@@ -1,18 +1,18 @@
-"""Show the attempts of a period as charts and as a table: how many ended, how long they waited, how long they ran.
+"""Show the attempts of a period as charts and as a table: how many ended and failed, and how long they waited and ran.
 
-The overview and the page of a queue show it. The figures come from the counts that workers write, so the last seconds
+The overview and the page of a queue show it, for all tasks or for one. The day before is drawn in grey, hour by hour,
+because the counts of its minutes are merged. The figures come from the counts that workers write, so the last seconds
 are missing, and everything is missing if `PGQUEUE["STATS"]` is off.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from django.db.models import Min
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
@@ -20,15 +20,19 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
 from django_pgqueue.admin import charts, databases
-from django_pgqueue.admin.charts import ChartValues, Period, number_text, seconds_text
-from django_pgqueue.admin.formatting import moment, shortened
-from django_pgqueue.models import Worker
+from django_pgqueue.admin.chart_scales import number_text, seconds_text, share_text
+from django_pgqueue.admin.charts import ChartValues, Period
+from django_pgqueue.admin.formatting import moment, visible
+from django_pgqueue.admin.past_acts import chart_marks
+from django_pgqueue.tasks import registry
 
 SPAN: Final = "span"
 FIGURES: Final = "figures"
-"""The parameters of the URL: the period, and whether to show the table."""
+TASK: Final = "task"
+"""The parameters of the URL: the period, whether to show the table, and the task."""
 MINUTE: Final = timedelta(minutes=1)
 HOUR: Final = timedelta(hours=1)
+DAY: Final = timedelta(days=1)
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -43,7 +47,7 @@ class Span(NamedTuple):
 
 SPANS: Final = (
     Span("hour", gettext_lazy("1 hour"), HOUR, MINUTE),
-    Span("day", gettext_lazy("24 hours"), timedelta(days=1), HOUR),
+    Span("day", gettext_lazy("24 hours"), DAY, HOUR),
     Span("week", gettext_lazy("7 days"), timedelta(days=7), HOUR),
 )
 
@@ -53,30 +57,55 @@ def chosen_span(request: HttpRequest) -> Span:
     return next((span for span in SPANS if span.name == request.GET.get(SPAN)), SPANS[0])
 
 
+def chosen_task(request: HttpRequest) -> str | None:
+    """Return the task that the URL names; None for all tasks."""
+    name = request.GET.get(TASK, "").strip()
+    return name if name and "\0" not in name else None
+
+
 def activity_context(request: HttpRequest, alias: str, *, queue: str | None = None) -> dict[str, Any]:
-    """Return the variables of the template `pgqueue/admin/console/activity.html`. Runs at most four statements."""
-    span, figures = chosen_span(request), request.GET.get(FIGURES)
+    """Return the variables of the template `pgqueue/admin/console/activity.html`. Runs at most eight statements."""
+    span, task, has_figures = chosen_span(request), chosen_task(request), FIGURES in request.GET
+    read = partial(stats.throughput, queue=queue, task=task, with_failures=False, database=alias)
     since = _floor(datetime.now(UTC) - span.length, span.slot)
-    is_hourly = span.slot == HOUR
-    found = stats.throughput(since, queue=queue, hourly=is_hourly, with_failures=False, database=alias)
+    found = read(since, hourly=span.slot == HOUR)
     period = Period(found.since, found.until - MINUTE)  # the running minute is not over
-    marks = _new_versions(alias)
     points = [point for point in found.points if point.starts_at < period.until]
-    drawn = _charts(period, span, points, marks)
-    others = {name: value for name, value in request.GET.items() if name not in (SPAN, FIGURES, databases.PARAMETER)}
-    page = partial(databases.link, request, request.path, **others)
-    rows = [_row(point) for point in reversed(points)] if FIGURES in request.GET else []
+    earlier = read(_floor(found.since, HOUR) - DAY, found.until - DAY, hourly=True).points
+    marks = chart_marks(request, alias, found.since, found.until, queue=queue, task=task)
     return {
-        "activity": {"drawn": drawn, "rows": rows},
+        "activity": {
+            "drawn": _charts(period, span, points, earlier, marks.marks),
+            "rows": [_row(point, earlier) for point in reversed(points)] if has_figures else [],
+        },
+        "has_figures": has_figures,
+        "marks": [{**mark._asdict(), "moment": moment(mark.at)} for mark in marks.marks],
+        "marks_are_cut": marks.is_cut,
+        **_choices(request, span, task),
+    }
+
+
+def _choices(request: HttpRequest, span: Span, task: str | None) -> dict[str, Any]:
+    """Return the links to other periods and to the table, and what the form for a task shows and sends."""
+    others = {name: value for name, value in request.GET.items() if name not in (SPAN, FIGURES, databases.PARAMETER)}
+    figures = request.GET.get(FIGURES)
+    page = partial(databases.link, request, request.path, **others)
+    return {
         "spans": [(each.label, page(span=each.name, figures=figures), each is span) for each in SPANS],
-        "figures_url": page(span=span.name, figures=None if figures else "1"),
-        "has_figures": bool(figures),
-        "marks": [text for _x, text in drawn[0].marks],
+        "figures_url": page(span=span.name, figures=None if FIGURES in request.GET else "1"),
+        "task": "" if task is None else visible(task),
+        "task_names": [each.name for each in registry.all_tasks()],
+        "hidden": [(name, value) for name, value in request.GET.items() if name != TASK],
+        "all_tasks_url": page(span=span.name, figures=figures, task=None),
     }
 
 
 def _charts(
-    period: Period, span: Span, points: Sequence[stats.Point], marks: Sequence[charts.Mark]
+    period: Period,
+    span: Span,
+    points: Sequence[stats.Point],
+    earlier: Sequence[stats.Point],
+    marks: Sequence[charts.Mark],
 ) -> list[charts.Chart]:
     slots = list(_slots(period, span.slot))
     rates = [
@@ -85,11 +114,56 @@ def _charts(
     ]
     read = [charts.Slot(point.starts_at, point.seconds) for point in points]
     wait, run = _percentiles([point.wait for point in points]), _percentiles([point.run for point in points])
+    failing = [charts.Series("share", _("failed"), [failure_rate(point.counts) for point in points])]
+    of_day = _("the day before, each hour")
+    p95 = _("p95 the day before, each hour")
+    before = partial(_before, earlier)
     return [
-        charts.bars(ChartValues("attempts", _("Attempts per minute"), period, slots, rates, marks)),
-        charts.lines(ChartValues("wait", _("Wait before the start"), period, read, wait, marks)),
-        charts.lines(ChartValues("run", _("Run time"), period, read, run, marks)),
+        charts.bars(
+            ChartValues(
+                "attempts", _("Attempts per minute"), period, slots, rates, marks, before(of_day, _ended_per_minute)
+            )
+        ),
+        charts.shares(
+            ChartValues(
+                "failures",
+                _("Failure rate"),
+                period,
+                read,
+                failing,
+                marks,
+                before(of_day, lambda point: failure_rate(point.counts)),
+            )
+        ),
+        charts.lines(
+            ChartValues(
+                "wait", _("Wait before the start"), period, read, wait, marks, before(p95, lambda point: point.wait.p95)
+            )
+        ),
+        charts.lines(
+            ChartValues("run", _("Run time"), period, read, run, marks, before(p95, lambda point: point.run.p95))
+        ),
     ]
+
+
+def _before(
+    earlier: Sequence[stats.Point], label: str, value: Callable[[stats.Point], float | None]
+) -> charts.Before | None:
+    """Return the values of the day before at the times of this day; None if nothing was counted then."""
+    if not earlier:
+        return None
+    slots = [charts.Slot(point.starts_at + DAY, point.seconds) for point in earlier]
+    return charts.Before(label, slots, [value(point) for point in earlier])
+
+
+def _ended_per_minute(point: stats.Point) -> float:
+    return point.per_minute(point.counts.succeeded + point.counts.failed)
+
+
+def failure_rate(counts: stats.AttemptCounts) -> float | None:
+    """Return which part of the attempts that completed or failed has failed; None without such attempts."""
+    ended = counts.succeeded + counts.failed
+    return counts.failed / ended if ended else None
 
 
 def _percentiles(durations: Sequence[stats.Durations]) -> list[charts.Series]:
@@ -121,8 +195,10 @@ def _floor(at: datetime, length: timedelta) -> datetime:
     return EPOCH + (at - EPOCH) // length * length
 
 
-def _row(point: stats.Point) -> dict[str, str]:
+def _row(point: stats.Point, earlier: Sequence[stats.Point]) -> dict[str, str]:
     """Return a line of the table."""
+    share = failure_rate(point.counts)
+    before = next((each for each in earlier if timedelta() <= point.starts_at - DAY - each.starts_at < HOUR), None)
     wait, run = point.wait, point.run
     durations = {"wait_p50": wait.p50, "wait_p95": wait.p95, "run_p50": run.p50, "run_p95": run.p95}
     return {
@@ -130,14 +206,7 @@ def _row(point: stats.Point) -> dict[str, str]:
         "length": seconds_text(point.seconds),
         "succeeded": number_text(point.per_minute(point.counts.succeeded)),
         "failed": number_text(point.per_minute(point.counts.failed)),
+        "share": "–" if share is None else share_text(share),
+        "before": "–" if before is None else number_text(_ended_per_minute(before)),
         **{name: "–" if seconds is None else seconds_text(seconds) for name, seconds in durations.items()},
     }
-
-
-def _new_versions(alias: str) -> list[charts.Mark]:
-    """Return when the first worker of each version started. For the oldest version of the register, this is unknown."""
-    starts = Worker.objects.using(alias).values("version").annotate(first=Min("started_at")).order_by("first")
-    return [
-        charts.Mark(row["first"], _("version %(version)s") % {"version": shortened(row["version"])})
-        for row in starts[1:50]
-    ]

@@ -84,6 +84,7 @@ def _row(
         "label": breakable(names[0]),
         "depths": _depths(request, names[0], depth),
         "day": _day([days[name] for name in names if name in days]),
+        "charts_url": page_url(request, "overview", task=names[0], span="day"),
         "pause": _pause_text(pause),
         "pause_shown": str(shown.number(pause.paused_at if pause else None)),
     }

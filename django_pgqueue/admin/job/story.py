@@ -30,6 +30,7 @@ from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 from django_pgqueue.stats import Reason, Why
 from django_pgqueue.tasks.registry import in_words
 
+from . import past_acts
 from .attempts import retry_event
 from .columns import FAILURES, is_suspended, word
 from .tracebacks import pieces
@@ -55,6 +56,7 @@ def story(
     acknowledgement = acknowledgement_of(str(job._state.db), job)
     why = _why(job)
     quotes = why is not None and why.reason in QUOTES_ERROR
+    around = past_acts.acts_around(request, job, attempts, was_retried=bool(retries))
     sentence = "" if why is None else why.sentence if is_visible else _without_key(why)
     return {
         "badge": word_badge(word(job)),
@@ -62,8 +64,9 @@ def story(
         "reason_links": [] if why is None else list(reason_links(request, why)),
         "acknowledgement": "" if acknowledgement is None else acknowledgement_text(acknowledgement),
         "failure": failure(job, attempts),
-        "timeline": list(timeline(job, attempts, retries, acknowledgement)),
+        "timeline": list(timeline(job, attempts, retries, around[-past_acts.SHOWN :], acknowledgement)),
         "timeline_is_cut": len(attempts) > ATTEMPTS_IN_TIMELINE,
+        "acts_are_cut": len(around) > past_acts.SHOWN,
         "is_live": job.state not in FINISHED,
     }
 
@@ -161,14 +164,15 @@ def timeline(
     job: Job,
     attempts: Sequence[dict[str, Any]],
     retries: Sequence[JobRetry] = (),
+    around: Sequence[past_acts.Event] = (),
     acknowledgement: Acknowledgement | None = None,
 ) -> Iterator[dict[str, str]]:
-    """Yield what happened to a job, oldest first, each with the time since the entry before it.
+    """Yield what happened to a job and around it, oldest first, each with the time since the entry before it.
 
     `state` gives the colour of an entry.
     """
     before: datetime | None = None
-    events = [*_events(job, attempts, retries)]
+    events = [*_events(job, attempts, retries), *around]
     if acknowledgement is not None:
         events.append((acknowledgement.at, acknowledgement_event(acknowledgement), "acknowledged"))
     for at, label, state in sorted(events, key=lambda event: event[0]):

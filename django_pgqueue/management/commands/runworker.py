@@ -23,6 +23,7 @@ from django_pgqueue.ground.posix import CAN_FORK
 from django_pgqueue.ground.readings import Reading
 from django_pgqueue.management import autoreload
 from django_pgqueue.management.queue_arguments import concurrency, served_queues
+from django_pgqueue.management.release_argument import add_release, release_name
 from django_pgqueue.management.standard_streams import (
     discard_unwritable_output,
     is_coloured,
@@ -70,6 +71,7 @@ def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"How long running jobs may continue after SIGTERM. Default: PGQUEUE['GRACE'], or {Settings().GRACE:g}.",
     )
+    add_release(parser)
     parser.add_argument("--health-file", metavar="PATH", help="Write the worker's health to this file once a second.")
     parser.add_argument(
         "--metrics-port",
@@ -199,8 +201,9 @@ def banner(options: Options, metrics_port: int | None = None, aliases: Sequence[
     if len(aliases) > 1:
         databases = f"databases {', '.join(map(repr, aliases))}, each with"
     metrics = f", metrics on port {metrics_port}" if metrics_port is not None else ""
+    release = f"release {options.release!r}, " if options.release else ""
     return (
-        f"django_pgqueue {__version__}, worker with pid {os.getpid()}: {databases} {queues}, "
+        f"django_pgqueue {__version__}, worker with pid {os.getpid()}: {release}{databases} {queues}, "
         f"{processes} x {jobs}, {len(registry.all_tasks())} tasks known{metrics}. Press Ctrl-C or send SIGTERM to stop."
     )
 
@@ -222,6 +225,7 @@ def as_options(alias: str, arguments: dict[str, Any], *, live_line: bool = False
         listen=not arguments["no_listen"],
         isolation=arguments["isolation"],
         health_file=arguments["health_file"],
+        release=release_name(arguments),
         live_line=live_line,
         metrics_port=settings.METRICS_PORT if arguments["metrics_port"] is None else arguments["metrics_port"],
         metrics_address=str(arguments["metrics_address"] or settings.METRICS_ADDRESS),

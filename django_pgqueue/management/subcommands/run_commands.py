@@ -14,6 +14,7 @@ from django_pgqueue import health
 from django_pgqueue.display import in_line, visible
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.management.commands import runworker
+from django_pgqueue.management.release_argument import release_name
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
 from django_pgqueue.tasks.registry import in_words
@@ -48,7 +49,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: Options, out: Output) -> None:
-    job_id, alias = options["job_id"], database_alias(options)
+    job_id, alias, release = options["job_id"], database_alias(options), release_name(options)
     job = Job.objects.using(alias).filter(pk=job_id).first()
     if job is None:
         raise NotFound(
@@ -56,7 +57,7 @@ def _run(options: Options, out: Output) -> None:
         )
     if options["retry"] and job.finished_at is not None:
         job.retry(using=alias)
-    report, wait = run_one(alias, job_id)
+    report, wait = run_one(alias, job_id, release)
     if wait:
         raise CommandError(
             f"Job {job_id} cannot start now because of its limit {in_line(in_words(job.limit_key))}: {wait}."

@@ -70,6 +70,7 @@ COLUMNS: Final = (
     Column("started", lambda each: _ago(each.worker, each.worker.started_at)),
     Column("last heartbeat", lambda each: _ago(each.worker, each.worker.last_heartbeat_at)),
     Column("version", lambda each: each.worker.version),
+    Column("release", lambda each: each.worker.release or None, is_flexible=True),
 )
 
 
@@ -124,6 +125,7 @@ def _stopped(alias: str) -> list[ListedWorker]:
                 host=worker.hostname,
                 pid=worker.pid,
                 version=worker.version,
+                release=worker.release,
                 queues=ServedQueues.from_text(worker.queue_names).names,
                 queue_concurrency=ServedQueues.from_text(worker.queue_names).concurrency,
                 slots_total=worker.concurrency,
@@ -157,6 +159,7 @@ def _as_json(listed: ListedWorker) -> dict[str, Any]:
         "claimed": worker.claimed,
         "resident_mib": worker.resident_mib,
         "version": worker.version,
+        "release": worker.release,
         "started_at": worker.started_at,
         "last_heartbeat_at": worker.last_heartbeat_at,
         "stopped_at": listed.stopped_at,

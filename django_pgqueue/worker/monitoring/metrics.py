@@ -43,7 +43,8 @@ Sample = tuple[tuple[str, ...], float | Histogram]
 class Totals:
     """The counts of all processes of a supervisor, added up at one moment."""
 
-    def __init__(self, memory: WorkerMemory) -> None:
+    def __init__(self, memory: WorkerMemory, release: str = "") -> None:
+        self.release = release
         self.judgement = judge(memory)
         self.processes = memory.living()
         memories = memory.counts
@@ -136,8 +137,8 @@ def _oldest_report_seconds(totals: Totals) -> float:
     return max(0.0, time.monotonic() - min(waiting)) if waiting else 0.0
 
 
-def _version(totals: Totals) -> Iterator[Sample]:
-    yield (__version__,), 1.0
+def _info(totals: Totals) -> Iterator[Sample]:
+    yield (__version__, totals.release), 1.0
 
 
 METRICS: Final[tuple[Metric, ...]] = (
@@ -174,7 +175,11 @@ METRICS: Final[tuple[Metric, ...]] = (
     _gauge("pgqueue_alive", "1 if the worker is alive, as /livez says.", attrgetter("judgement.is_alive")),
     _gauge("pgqueue_ready", "1 if the worker is ready, as /readyz says.", attrgetter("judgement.is_ready")),
     Metric(
-        "pgqueue_worker_info", "gauge", "Always 1. The label has the version of django_pgqueue.", _version, ("version",)
+        "pgqueue_worker_info",
+        "gauge",
+        "Always 1. The labels have the version of django_pgqueue and the release of the project.",
+        _info,
+        ("version", "release"),
     ),
 )
 """Every metric of the port. Labels are bounded: see `CountTable`."""
@@ -184,7 +189,7 @@ def families(report: HealthReport) -> Iterator[Family]:
     """Yield each metric of one worker with its samples. With several databases, each has the label `database`."""
     by_database = report.by_database
     memories: dict[tuple[str, ...], WorkerMemory] = {(alias,): each for alias, each in by_database.items()}
-    parts = [(own, Totals(memory)) for own, memory in (memories or {(): report.memory}).items()]
+    parts = [(own, Totals(memory, report.release)) for own, memory in (memories or {(): report.memory}).items()]
     for metric in METRICS:
         labels = (DATABASE, *metric.labels) if by_database else metric.labels
         samples = [((*own, *values), value) for own, totals in parts for values, value in metric.read(totals)]

@@ -179,9 +179,11 @@ class HealthReport:
     Args:
         memory: The shared memory of its supervisor. A worker with several databases has one supervisor for each: then
             this is a mapping from the alias of the database.
+        release: The name of the project's release, or "".
     """
 
-    def __init__(self, memory: WorkerMemory | Mapping[str, WorkerMemory]) -> None:
+    def __init__(self, memory: WorkerMemory | Mapping[str, WorkerMemory], release: str = "") -> None:
+        self.release = release
         self.by_database: Mapping[str, WorkerMemory] = {} if isinstance(memory, WorkerMemory) else memory
         """The memory of each supervisor of a worker with several databases; empty for a worker with one."""
         self.memory = memory if isinstance(memory, WorkerMemory) else next(iter(memory.values()))

@@ -51,6 +51,7 @@ def register(connection: EngineConnection, options: Options, pid: int, worker_id
         pid=pid,
         supervisor_pid=os.getpid() if pid != os.getpid() else None,
         version=django_pgqueue.__version__,
+        release=options.release,
         queue_names=options.served.as_text(),
         concurrency=options.concurrency,
         worker_id=worker_id,

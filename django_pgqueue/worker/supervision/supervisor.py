@@ -129,7 +129,7 @@ class Supervisor:
         self.heartbeats = HeartbeatSender(self.link, options)
         self.shared_scans = SharedScans(options.processes)
         self.memory = memory or WorkerMemory(options.processes, counting=listener is not None)
-        report = HealthReport(self.memory)
+        report = HealthReport(self.memory, options.release)
         self.health_file = HealthFile(options.health_file, report)
         self.health = health_thread(self.health_file, report)
         self.helpers = HelperProcesses(options, listener, self.link, self.health, report, self._close_inherited)

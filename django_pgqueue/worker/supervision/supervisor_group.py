@@ -69,7 +69,7 @@ class SupervisorGroup:
     def __init__(self, options: Sequence[Options], listener: socket.socket | None = None) -> None:
         first = options[0]
         self.members = {each.database: Member(each, counting=listener is not None) for each in options}
-        report = HealthReport({alias: member.memory for alias, member in self.members.items()})
+        report = HealthReport({alias: member.memory for alias, member in self.members.items()}, first.release)
         reads = {each.database: each.read_queue for each in options if each.read_queue is not None}
         self.health_file = HealthFile(first.health_file, report)
         self.health = health_thread(self.health_file, report)

@@ -71,6 +71,7 @@ from tests.tools.mutation.mutants_search import SEARCH
 from tests.tools.mutation.mutants_seen import SEEN, TIMES
 from tests.tools.mutation.mutants_stats import STATS
 from tests.tools.mutation.mutants_steps import STEPS
+from tests.tools.mutation.mutants_timeline import TIMELINE
 from tests.tools.mutation.mutants_trust_attempts import TRUST_ATTEMPTS
 from tests.tools.mutation.mutants_trust_calls import TRUST_CALLS
 from tests.tools.mutation.mutants_trust_connections import TRUST_CONNECTIONS
@@ -430,6 +431,7 @@ MUTANTS = [
     *MANY_LANES,
     *LIMIT_STATS,
     *STATS,
+    *TIMELINE,
     *ATTEMPTS,
     *BOUNDS,
     *PRUNING,

@@ -1,0 +1,164 @@
+"""Read what people and deploys did in a period: entries of the audit, and the first worker of each release.
+
+The charts of the console and the page of a job call it. Both statements walk an index and stop at a limit, so their
+cost depends neither on the size of the audit nor on the number of workers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from django_pgqueue.db.statements import execute
+
+from .alias import connection_of
+
+READ: Final = 500
+"""Latest entries of each action that are read."""
+RELEASES_READ: Final = 1000
+"""Pairs of release and version that are read."""
+
+# Return the latest acts of each of some actions in a period, at most `limit` of each. An act that changed one job only
+# is left out if its action is in `of_many`: the page of that job has it. The text of the filter is cut, because a
+# filter can have 10,000 ids.
+#
+# Index: pgqueue_audit_action
+PAST_ACTS: Final = """/* pgqueue:past_acts */
+SELECT act.id, act.action, act.began_at, act.done_by, act.reason, act.jobs, act.filter
+FROM unnest(%(actions)s::varchar[]) AS wanted (action)
+CROSS JOIN LATERAL (
+    SELECT id, action, began_at, left(done_by, 150) AS done_by, left(reason, 500) AS reason,
+           CASE WHEN ended_at IS NULL THEN greatest(job_count, total) ELSE job_count END AS jobs,
+           left(filter::text, 2000) AS filter
+    FROM pgqueue_audit
+    WHERE action = wanted.action
+      AND began_at >= %(since)s::timestamptz AND began_at <= %(until)s::timestamptz
+    ORDER BY action DESC, began_at DESC
+    LIMIT %(limit)s
+) AS act
+WHERE act.jobs > 1 OR act.action <> ALL (%(of_many)s::varchar[])
+ORDER BY act.began_at, act.id
+"""
+
+# Return when the first worker of each release and version of this package started, as far as the records of workers
+# are kept. One probe of the index finds each pair. Processes without a supervisor are left out: they run one job of a
+# person, or belong to a remote worker, whose version is that of its server.
+#
+# Index: pgqueue_worker_release
+FIRST_STARTS: Final = """/* pgqueue:first_starts */
+WITH RECURSIVE deploy AS (
+    (
+        SELECT release, version, started_at
+        FROM pgqueue_worker
+        WHERE supervisor_pid IS NOT NULL
+        ORDER BY release, version, started_at
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT later.release, later.version, later.started_at
+    FROM deploy
+    CROSS JOIN LATERAL (
+        SELECT release, version, started_at
+        FROM pgqueue_worker
+        WHERE supervisor_pid IS NOT NULL AND (release, version) > (deploy.release, deploy.version)
+        ORDER BY release, version, started_at
+        LIMIT 1
+    ) AS later
+)
+SELECT release, version, least(greatest(started_at, '0001-01-03 UTC'), '9999-12-28 UTC')
+FROM deploy
+LIMIT %(limit)s
+"""
+
+QUEUES: Final = ("queue_name", "queue", "queues")
+TASKS: Final = ("task_name", "tasks")
+"""The keys of an act's filter with names of queues, and those with names of tasks."""
+
+
+class PastAct(NamedTuple):
+    """An act of the audit.
+
+    Attributes:
+        act_id: The id of the entry.
+        action: The name of the act.
+        began_at: When it began.
+        done_by, reason: Who did it and why, or "".
+        job_count: How many jobs it changed, or is to change while it is under way.
+        chosen: What it was done to. Empty if somebody has stored what is no object, or if the text is too long.
+    """
+
+    act_id: int
+    action: str
+    began_at: datetime
+    done_by: str
+    reason: str
+    job_count: int
+    chosen: Mapping[str, Any]
+
+    def text(self, name: str) -> str:
+        """Return a text of what it was done to, or "" if there is none."""
+        value = self.chosen.get(name)
+        return value if isinstance(value, str) else ""
+
+    def can_concern(self, keys: Collection[str], names: Collection[str]) -> bool:
+        """Return whether the act names one of some queues or tasks under these keys, or names none at all."""
+        named = [self.chosen[key] for key in keys if self.chosen.get(key)]
+        found = {name for each in named for name in (each if isinstance(each, list) else [each]) if name}
+        return not found or not found.isdisjoint(names)
+
+
+class FirstStart(NamedTuple):
+    """The first start of a worker with a release or, without the name of one, with a version of this package."""
+
+    release: str
+    version: str
+    started_at: datetime
+
+
+def past_acts(
+    actions: Collection[str],
+    since: datetime,
+    until: datetime,
+    *,
+    of_many: Collection[str] = (),
+    database: str | None = None,
+) -> list[PastAct]:
+    """Return the acts of a period, oldest first: the latest `READ` of each action. Runs one read-only statement.
+
+    Args:
+        actions: The names of the acts.
+        since: Beginning of the period, an aware datetime.
+        until: End of the period, an aware datetime.
+        of_many: The names of those acts that are left out if they changed one job only.
+        database: Alias of the database of the jobs. By default the database routers choose it.
+    """
+    params = {"actions": [*actions], "since": since, "until": until, "of_many": [*of_many], "limit": READ}
+    rows = execute(connection_of(database), PAST_ACTS, params)
+    return [PastAct._make([*values, _chosen(text)]) for *values, text in rows]
+
+
+def first_starts(since: datetime, until: datetime, *, database: str | None = None) -> list[FirstStart]:
+    """Return the releases whose first worker started in a period, oldest first. Runs one read-only statement.
+
+    Of workers without a release, it is the first one with their version of this package. The oldest release of the
+    records is left out, because the records of its first workers may have been removed.
+    """
+    rows = execute(connection_of(database), FIRST_STARTS, {"limit": RELEASES_READ})
+    found: list[FirstStart] = []
+    releases, versions = set[str](), set[str]()
+    for start in sorted((FirstStart(*row) for row in rows), key=lambda start: start.started_at):
+        if start.release not in releases if start.release else start.version not in versions:
+            found.append(start)
+        releases.add(start.release)
+        versions.add(start.version)
+    return [start for start in found[1:] if since <= start.started_at <= until]
+
+
+def _chosen(text: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,100 @@
+"""Mutants of the release of a worker, and of what charts and the timeline of a job show of people and deploys.
+
+`mutation` explains what a mutant is and how mutants are tried. Each names the tests that must fail.
+"""
+
+from tests.tools.mutation.mutants import Mutant, of_tests
+
+TIMELINE = [
+    *of_tests(
+        ("tests/test_commands.py",),
+        Mutant(
+            "an argument does not replace the variable",
+            '(given, "--release") if given else (os',
+            "(os",
+            inside="release_name",
+        ),
+        Mutant("a release has control characters", "name != in_line(name) or ", "", inside="release_name"),
+        Mutant(
+            "a release is longer than its column", "if len(name) > MOST_CHARACTERS:", "if False:", inside="release_name"
+        ),
+    ),
+    *of_tests(
+        ("tests/stats/test_past_acts.py",),
+        Mutant("the oldest release is a deploy", "for start in found[1:]", "for start in found", inside="first_starts"),
+        Mutant("a person's process is a deploy", "supervisor_pid IS NOT NULL", "true", "FIRST_STARTS", times=2),
+        Mutant(
+            "the version of a named release is new",
+            "        versions.add(start.version)\n",
+            "        versions.add(start.release or start.version)\n",
+            inside="first_starts",
+        ),
+        Mutant("the first acts are read", "began_at DESC\n    LIMIT", "began_at\n    LIMIT", "PAST_ACTS"),
+        Mutant("acts on one job are on charts", "act.jobs > 1 OR ", "true OR ", "PAST_ACTS"),
+    ),
+    *of_tests(
+        ("tests/admin/test_past_acts.py",),
+        Mutant(
+            "a chart shows a limit key",
+            "limit_key and private.shown_key(request, limit_key)",
+            "limit_key",
+            inside="target_text",
+        ),
+        Mutant(
+            "acts on other queues are on the chart of a queue",
+            "queue is None or act.can_concern(QUEUES, {queue})",
+            "True",
+            inside="chart_marks",
+        ),
+        Mutant(
+            "every stop of a worker concerns a job",
+            'return act.chosen.get("worker_id") in worker_ids',
+            "return True",
+            inside="past_acts._concerns",
+        ),
+        Mutant(
+            "former names of a task are forgotten",
+            "in registry.names_of(job.task_name)",
+            "== job.task_name",
+            inside="past_acts._concerns",
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_charts.py",),
+        Mutant(
+            "a spike flattens the rest",
+            "return usual if found[-1] > SPIKE_FACTOR * usual else found[-1]",
+            "return found[-1]",
+            inside="highest_shown",
+        ),
+        Mutant("every highest value is cut off", "found[-1] > SPIKE_FACTOR * usual", "True", inside="highest_shown"),
+        Mutant(
+            "the day before is a spike",
+            "max(highest_shown(peaks), ",
+            "(highest_shown(peaks) or ",
+            inside="charts._highest_shown",
+        ),
+        Mutant("the day before bridges a gap", "if start == end else", "if end else", inside="charts._steps"),
+    ),
+    *of_tests(
+        ("tests/admin/test_activity.py",),
+        Mutant(
+            "a chart counts all tasks",
+            "queue=queue, task=task, with_failures",
+            "queue=queue, with_failures",
+            inside="activity_context",
+        ),
+        Mutant(
+            "the day before is this day",
+            "_floor(found.since, HOUR) - DAY, found.until - DAY",
+            "_floor(found.since, HOUR), found.until",
+            inside="activity_context",
+        ),
+        Mutant(
+            "cancelled attempts have not failed",
+            "ended = counts.succeeded + counts.failed",
+            "ended = counts.succeeded + counts.failed + counts.cancelled",
+            inside="failure_rate",
+        ),
+    ),
+]
