@@ -147,7 +147,7 @@ def test_suggestions_are_names_keys_and_values(operator: Client, bill: Any, monk
     assert suggested(operator, "") == suggested(operator, "other:4") == suggested(operator, "a\0") == []
     monkeypatch.setattr(search_page, "COMPLETIONS", 2)
     assert suggested(operator, "customer:") == ["customer:47", "customer:4711"]
-    hiding: Task[..., Any] = Task(func=bill.func, name="shop.refund", sensitive={"customer"})
+    hiding: Task[..., Any] = Task(func=bill.func, name="shop.refund", sensitive=frozenset({"customer"}))
     monkeypatch.setitem(registry._tasks, hiding.name, hiding)
     assert suggested(operator, "customer:") == [], "a value of another task may be a secret of this one"
 
