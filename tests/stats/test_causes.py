@@ -183,7 +183,7 @@ def test_full_limit_is_a_cause_after_a_minute(add_worker):
             "block:a",
             lambda: die(claim("block:a", 1)[0]),
             CauseKind.BLOCKED_BY_DEAD,
-            "{} is blocked by the dead job {job}: retry or delete it.",
+            "{} is blocked by the dead job {job}: retry, acknowledge or delete it.",
         ),
     ],
 )

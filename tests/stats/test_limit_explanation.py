@@ -77,7 +77,9 @@ def test_why_of_ordered_key_names_the_job_that_comes_first():
 def test_why_behind_dead_job_of_ordered_key_says_what_to_do():
     first, second = add("block:a", 2)
     die(claim("block:a")[0])
-    assert_why(second, Reason.BLOCKED_BY_DEAD, f"Job {first}", "retry or delete it.", blocking_job_id=first)
+    assert_why(
+        second, Reason.BLOCKED_BY_DEAD, f"Job {first}", "retry, acknowledge or delete it.", blocking_job_id=first
+    )
 
 
 @pytest.mark.parametrize("limit_key", ["two", "two:a"])
