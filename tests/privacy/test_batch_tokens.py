@@ -14,7 +14,7 @@ from django.test import Client
 from django_pgqueue import Batch
 from django_pgqueue.models import Job, JobBatch
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.tokens import BATCH_SALT, batch_from_token, batch_token, job_from_token, job_token
+from django_pgqueue.tokens import BATCH_SALT, SALT, batch_from_token, batch_token, job_from_token, job_token
 from tests.app import tasks
 from tests.privacy.test_tokens import ANY_TIME, DAY, SECRET, later
 
@@ -122,6 +122,7 @@ def test_forged_batch_token_is_refused_without_a_query(
     content = [batch.id, "default", None, *ANY_TIME]
     forged = [
         signing.dumps(content),
+        signing.dumps(content, salt=SALT),
         signing.dumps(content, key="other", salt=BATCH_SALT),
         signing.dumps([batch.id, "elsewhere", None, *ANY_TIME], salt=BATCH_SALT),
         signing.dumps([batch.id, "default", False, None, *ANY_TIME], salt=BATCH_SALT),

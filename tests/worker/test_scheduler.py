@@ -236,6 +236,7 @@ def test_skip_run_of_another_tick_or_revision_is_refused(clock, engine, make_wor
     worker()
     [seen] = schedules.read_schedules(engine)[1]
     assert not schedules.skip_run(engine, seen, NINE + DAY, "ada")
+    assert not schedules.skip_run(engine, seen._replace(revision=seen.revision - 1), NINE, "ada")
     assert schedules.skip_run(engine, seen, NINE, "ada")
     assert not schedules.skip_run(engine, seen, NINE, "grace"), "a second click must not skip anything"
     assert not schedules.skip_run(engine, schedules.read_schedules(engine)[1][0], NINE, "grace")
