@@ -31,6 +31,7 @@ from django_pgqueue.tasks.registry import in_words
 
 from .attempts import retry_event
 from .columns import FAILURES, is_suspended, word
+from .links import alike
 from .tracebacks import pieces
 
 QUOTES_ERROR: Final = frozenset({Reason.FINISHED, Reason.RETRYING, Reason.UNKNOWN_TASK, Reason.SUSPENDED})
@@ -58,7 +59,8 @@ def story(
         "badge": word_badge(word(job)),
         "reason": visible(sentence) if is_visible or not quotes else "",
         "reason_links": [] if why is None else list(reason_links(request, why)),
-        "failure": failure(job, attempts),
+        "failure": (failed := failure(job, attempts)),
+        "alike": alike(request, job, failed),
         "timeline": list(timeline(job, attempts, retries)),
         "timeline_is_cut": len(attempts) > ATTEMPTS_IN_TIMELINE,
         "is_live": job.state not in FINISHED,
