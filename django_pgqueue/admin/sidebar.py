@@ -64,8 +64,10 @@ def _with_count(request: HttpRequest, name: str, label: Any, overview: Overview 
     if name not in COUNTS or not request.user.has_perm("pgqueue.view_job"):
         return str(label)
     figure, title = COUNTS[name]
-    element = '{} <span class="pgqueue-count" data-count="{}" title="{}">{}</span>'
-    return format_html(element, label, figure, title, _text(getattr(overview, figure)) if overview else "")
+    text = _text(getattr(overview, figure)) if overview else ""
+    return format_html(
+        '{} <span class="pgqueue-count" data-count="{}" title="{}">{}</span>', label, figure, title, text
+    )
 
 
 def _text(figure: Count | int | None) -> str:

@@ -32,7 +32,7 @@ class Piece:
 
     @property
     def kind(self) -> tuple[bool, bool]:
-        """What adjacent pieces have in common that can be one."""
+        """Whether it folds frames, and which. Adjacent pieces of the same kind become one."""
         return bool(self.frames), self.is_repeated
 
 
