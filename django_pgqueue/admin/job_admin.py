@@ -30,7 +30,7 @@ from .act_view import FORM, act_view
 from .bulk_acts import links_of_list, of_list
 from .buttons import back_of, button_urls
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
-from .formatting import shortened
+from .formatting import LABELS, shortened
 from .forms import confirmation
 from .forms.enqueue_form import enqueue_view
 from .job.actions import (
@@ -118,6 +118,11 @@ class JobAdmin(JobColumns):
         note = {} if may_view(request) else {"subtitle": LIST_NOTE}
         acts = links_of_list(request, self.admin_site, is_dead_only=self.model is not Job)
         return super().changelist_view(request, {**note, "bulk_acts": acts, **(extra_context or {})})
+
+    def list_title(self, request: HttpRequest) -> str:
+        """Return the title with the chosen state."""
+        title, label = super().list_title(request), LABELS.get(request.GET.get("state", ""))
+        return _("%(title)s: %(state)s") % {"title": title, "state": label} if label else title
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return JobChangeList

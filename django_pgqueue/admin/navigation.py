@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from django import VERSION
+from django.apps import apps
+from django.conf import settings
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, reverse
+from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -24,6 +28,7 @@ from django_pgqueue.declared.limits import name_of
 from django_pgqueue.models import Job
 
 from .formatting import breakable, visible
+from .sidebar import sidebar
 
 
 class LinkedPage(NamedTuple):
@@ -78,6 +83,22 @@ GROUPS: Final = (
 )
 """All pages that the navigation links, in its order. It leaves out a page whose model is not registered."""
 PLACES: Final = tuple(page for group in GROUPS for page in group.pages)
+KEYS: Final = {
+    "overview": "o",
+    "job_changelist": "j",
+    "deadjob_changelist": "d",
+    "incidents": "i",
+    "jobbatch_changelist": "b",
+    "queues": "q",
+    "limits": "l",
+    "pause_changelist": "p",
+    "tasks": "t",
+    "schedule_changelist": "s",
+    "worker_changelist": "w",
+    "doctor": "c",
+    "bulk_acts": "a",
+}
+"""The key that opens each page after "g"."""
 PERMISSIONS: Final = {
     **{place.name.removesuffix("list"): place.permission for place in PLACES},
     "search": "pgqueue.view_job",
@@ -152,6 +173,12 @@ def navigation(request: HttpRequest, site: AdminSite, current: str) -> dict[str,
     choices = queue_aliases() if request.method in {"GET", "HEAD"} else []
     return {
         **_places(request, current),
+        "available_apps": sidebar(request, site, _pages(request, current), alias),
+        "pgqueue_keys": [
+            (KEYS[place.name], place.label, url) for place in PLACES if (url := allowed_url(request, place.name))
+        ],
+        "pgqueue_counts_url": allowed_url(request, "overview") and page_url(request, "overview_json"),
+        "pgqueue_as_of": f"{timezone.localtime():%H:%M:%S}" if settings.USE_TZ else f"{timezone.now():%H:%M:%S}",
         # Filters are left out: their values belong to one database.
         "pgqueue_databases": [
             {"label": each, "url": databases.link_to(each, request.path), "is_current": each == alias}
@@ -174,6 +201,29 @@ def _search(request: HttpRequest, alias: str) -> dict[str, str]:
         "typed": request.GET.get("q", "") if request.path == path else "",
         "alias": alias if "?" in url else "",
     }
+
+
+def _pages(request: HttpRequest, current: str) -> list[tuple[str, Any, str, bool]]:
+    """Return the name, the label and the URL of each page that the user may see, and whether it is the current one."""
+    urls = ((place, allowed_url(request, place.name)) for place in PLACES)
+    return [(place.name, place.label, url, place.name == current) for place, url in urls if url]
+
+
+def _path(request: HttpRequest, current: str, title: Any) -> list[dict[str, Any]]:
+    """Return the links of the breadcrumbs between the app and the title: the group, and the page if this is below it.
+
+    Two neighbours never have the same label: the page *Queues* of the group *Queues* occurs once.
+    """
+    found: list[dict[str, Any]] = []
+    for group in GROUPS:
+        for place in group.pages:
+            if place.name == current:
+                found = [
+                    {"label": group.label, "url": allowed_url(request, group.pages[0].name)},
+                    {"label": place.label, "url": allowed_url(request, place.name)},
+                ]
+    labels = [*(str(each["label"]) for each in found), str(title)]
+    return [each for each, label, following in zip(found, labels, labels[1:], strict=False) if label != following]
 
 
 def _places(request: HttpRequest, current: str) -> dict[str, Any]:
@@ -216,9 +266,14 @@ def rendered(
         opts: The options of the model that the breadcrumbs name.
         place: The link that the navigation marks as current. By default it is the list of the model.
     """
+    current = place or f"{opts.model_name}_changelist"
     base = {
-        **navigation(request, site, place or f"{opts.model_name}_changelist"),
         **site.each_context(request),
+        **navigation(request, site, current),
+        "pgqueue_path": _path(request, current, context.get("title", title)) if place else [],
+        "place_is_named": bool(place),
+        "needs_heading": apps.is_installed("unfold"),  # its header names the model only
+        "has_list_of_breadcrumbs": VERSION >= (6, 1),
         "title": title,
         "original": str(title),  # themes take other values for a row, also a translation that is not yet text
         "opts": opts,

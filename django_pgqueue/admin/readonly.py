@@ -134,11 +134,15 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
         return lookup in LOOKUPS or lookup in own
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the list. If its rows link to no page, replace Django's title "Select … to view"."""
-        title = {} if self.list_display_links is not None else {"title": capfirst(self.opts.verbose_name_plural)}
+        """Show the list. Its name is the title, in place of Django's "Select … to view"."""
+        title = {"title": self.list_title(request)}
         answer = super().changelist_view(request, {**title, **self.navigation(request), **(extra_context or {})})
         forget_counts(request)
         return answer
+
+    def list_title(self, request: HttpRequest) -> str:
+        """Return the title of the list."""
+        return capfirst(str(self.opts.verbose_name_plural))
 
     def response_action(
         self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **options: Any

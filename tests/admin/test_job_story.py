@@ -19,6 +19,7 @@ from django_pgqueue.admin.job.tracebacks import pieces
 from django_pgqueue.models import Job, Worker
 from tests.admin.conftest import JobMaker, add_execution
 from tests.admin.test_lists import JOBS
+from tests.app import tasks
 
 pytestmark = pytest.mark.slow
 
@@ -176,3 +177,45 @@ def test_no_region_has_the_id_of_a_row_of_the_sidebar() -> None:
     models = apps.get_app_config("pgqueue").get_models()
     assert "pgqueue-job-page" in ids
     assert not ids & {f"pgqueue-{model._meta.model_name}" for model in models}
+
+
+CYCLE = '  File "/srv/shop/a.py", line 1, in a\n    b()\n  File "/srv/shop/b.py", line 2, in b\n    a()\n'
+
+
+def test_frames_that_repeat_are_folded():
+    last = '  File "/srv/shop/c.py", line 3, in c\n    raise E\nE: x'
+    found = pieces(f"Traceback (most recent call last):\n{CYCLE * 50}{last}")
+    assert [(each.frames, each.is_repeated) for each in found] == [(0, False), (98, True), (0, False)]
+    assert found[0].text.endswith(CYCLE.rstrip()) and found[2].text == last
+    assert "".join(f"{each.text}\n" for each in found).count("in a") == 50
+    assert [each.frames for each in pieces(CYCLE * 2 + last)] == [0]
+
+
+def test_page_of_dead_job_links_the_others_that_died_like_it(operator, make_job):
+    job, *_ = [make_job("dead", task_name=tasks.add.name) for _ in range(4)]
+    other = make_job("dead", task_name=tasks.add.name)
+    for each in Job.objects.all():
+        kind = "builtins.OSError" if each == other else "builtins.ValueError"
+        add_execution(each, exception_class=kind)
+    text = operator.get(f"/admin/pgqueue/deadjob/{job.pk}/change/").content.decode()
+    assert re.search(
+        r'<a href="[^"]*/incidents/\?task=[^"]*error=builtins.ValueError[^"]*">3 others died like this<', text
+    )
+    assert "died like this" not in operator.get(f"/admin/pgqueue/deadjob/{other.pk}/change/").content.decode()
+
+
+def test_page_of_job_names_arguments_and_links_task_and_queue(operator, make_job):
+    job = make_job(task_name=tasks.add.name, queue_name="mail", arguments={"args": [3], "kwargs": {"b": "<four>"}})
+    text = operator.get(f"/admin/pgqueue/job/{job.pk}/change/").content.decode()
+    named = re.findall(r"<dt><code>(\w+)</code></dt><dd><pre[^>]*>([^<]*)</pre>", text)
+    assert named == [("a", "3"), ("b", "&quot;&lt;four&gt;&quot;")]
+    assert f'/job/tasks/#task-{tasks.add.name}">' in text and '/job/queue/?queue=mail">mail</a>' in text
+    assert f'id="task-{tasks.add.name}"' in operator.get("/admin/pgqueue/job/tasks/").content.decode()
+
+
+def test_page_of_job_hides_arguments_by_name_without_permission(client_of, make_job):
+    job = make_job(task_name=tasks.add.name, arguments={"args": [31], "kwargs": {"b": 47}})
+    text = client_of("view_job").get(f"/admin/pgqueue/job/{job.pk}/change/").content.decode()
+    assert "pgqueue-call" not in text and "47" not in re.sub(
+        r"[0-9]{3,}|#\d+|\d+/", "", text.partition("Arguments")[2][:600]
+    )

@@ -59,9 +59,16 @@ def test_list_and_page_mark_only_failures_as_errors(
     assert "no such thing" in page
 
 
-@pytest.mark.parametrize(("url", "title"), [("worker", "Workers"), ("pause", "Pauses"), ("job", "Select job to view")])
-def test_list_title_asks_to_select_only_where_rows_link(operator: Client, url: str, title: str) -> None:
-    assert f"<h1>{title}</h1>" in operator.get(f"/admin/pgqueue/{url}/").content.decode()
+@pytest.mark.parametrize(
+    ("url", "title"),
+    [
+        *(("worker/", "Workers"), ("pause/", "Pauses"), ("schedule/", "Schedules"), ("deadjob/", "Dead letters")),
+        *(("job/", "Jobs"), ("job/?state=running", "Jobs: running"), ("job/?state=x", "Jobs")),
+    ],
+)
+def test_list_title_says_what_is_listed(operator: Client, url: str, title: str) -> None:
+    page = operator.get(f"/admin/pgqueue/{url}").content.decode()
+    assert f"<h1>{title}</h1>" in page and f"<title>{title} | " in page
 
 
 def test_list_of_thirty_jobs_needs_at_most_14_queries(operator: Client, make_job: JobMaker) -> None:

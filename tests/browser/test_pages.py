@@ -121,6 +121,41 @@ def test_list_on_phone_has_filters_behind_a_heading(open_context, name):
     assert layout.top_of(page, "#changelist-filter") < layout.top_of(page, "#result_list")
 
 
+def test_sidebar_counts_on_any_page_and_the_list_refreshes(page):
+    visit(page, "workers")
+    count = page.locator("#nav-sidebar .pgqueue-count[data-count=due]")
+    expect(count).to_have_text(re.compile(r"\d"))
+    visit(page, "jobs")
+    row = page.locator("#result_list tbody tr").first
+    row.evaluate("row => row.setAttribute('data-old', '1')")
+    page.keyboard.press("r")
+    expect(page.locator("#result_list tr[data-old]")).to_have_count(0)
+    page.locator("#result_list input.action-select").first.check()
+    expect(page.locator(".action-counter")).to_contain_text("1 of")
+    row.evaluate("row => row.setAttribute('data-old', '1')")
+    page.locator("#searchbar").evaluate("field => field.blur()")
+    page.locator("#content h1").click()
+    with page.expect_response(lambda answer: answer.url == page.url):
+        page.keyboard.press("r")
+    expect(page.locator("#result_list tr[data-old]")).to_have_count(1)  # a chosen row stays
+
+
+def test_shortcuts_open_list_pages_and_search(page):
+    visit(page, "overview")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    expect(page).to_have_title(re.compile("^Jobs"))
+    expect(page.locator("[data-keys-open]")).to_be_visible()  # the script of the new page has run
+    page.keyboard.press("/")
+    expect(page.locator("#searchbar")).to_be_focused()
+    page.keyboard.type("g?q")
+    expect(page.locator("#searchbar")).to_have_value("g?q")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+
+
 @pytest.mark.parametrize("name", SOME)
 def test_page_without_javascript_has_same_controls(open_context, name):
     with_scripts = layout.controls(visit(open_context().new_page(), name))

@@ -27,6 +27,15 @@ def test_operation_with_unfold_changes_the_job(page):
 
 
 @pytest.mark.reads_only
+@pytest.mark.parametrize(
+    ("name", "title"), [("job, dead", "deliver #"), ("queue", "Queue mail"), ("overview", "Overview")]
+)
+def test_page_with_unfold_has_its_title_as_heading(page, name, title):
+    heading = visit(page, name).get_by_role("heading", level=1).and_(page.locator(".pgqueue-title"))
+    expect(heading).to_contain_text(title)
+
+
+@pytest.mark.reads_only
 def test_filters_with_unfold_cover_the_page_when_open(page):
     visit(page, "jobs")
     page.get_by_text("Filters").first.click()

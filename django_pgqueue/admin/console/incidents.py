@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
 from django.db.models import TextField
@@ -22,9 +21,9 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import acts, stats
 from django_pgqueue.admin import databases, private
-from django_pgqueue.admin.call_values import parameters_of
 from django_pgqueue.admin.formatting import breakable, full_date, moment, shortened, visible
 from django_pgqueue.admin.job.list_pages import as_parameter
+from django_pgqueue.admin.job.named_call import names_of_positions
 from django_pgqueue.admin.job.tracebacks import pieces
 from django_pgqueue.admin.list_filters import SPAN_LABELS, as_input, instant_of, time_of
 from django_pgqueue.admin.navigation import page_url
@@ -33,8 +32,6 @@ from django_pgqueue.ground.error_messages import WHOLE_MESSAGE
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.stats import Count, Incident, Incidents, MessageGroup
-from django_pgqueue.tasks import registry
-from django_pgqueue.tasks.redaction import BY_POSITION
 
 from .page import ConsolePage
 
@@ -240,18 +237,10 @@ def _call(task_name: str, text: str) -> dict[str, str] | None:
     """Return the values of a call by the names of its arguments; None if the text was cut or written by hand."""
     with suppress(ValueError, RecursionError, TypeError, AttributeError, KeyError):
         call = json.loads(text)
-        names = _positions(task_name)
+        names = names_of_positions(task_name)
         args = {next(names): _text(value) for value in call["args"]}
         return args | {str(name): _text(value) for name, value in call["kwargs"].items()}
     return None
-
-
-def _positions(task_name: str) -> Iterator[str]:
-    """Return the names of the positional arguments, and numbers for further ones."""
-    task = registry.get(task_name)
-    parameters = parameters_of(task) if task is not None else []
-    names = [parameter.name for parameter in parameters if parameter.kind in BY_POSITION]
-    return chain(names, (f"*{number}" for number in count(len(names) + 1)))
 
 
 def _text(value: Any) -> str:

@@ -6,6 +6,7 @@ arguments, headers and result are read as text, because Python cannot decode eve
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -50,6 +51,8 @@ from .actions import ON_ONE_JOB, offered
 from .attempts import EXECUTIONS_SHOWN, link_workers, read_attempts, still_runs
 from .blocked_keys import BLOCKS, UNBLOCKED, blocked_by, blocker_of
 from .columns import is_suspended
+from .links import queue_link, task_link, worker_link
+from .named_call import named_call
 from .steps import HAS_STEPS, compensation_note, read_steps, shown_step, step_timeline
 from .story import story
 
@@ -89,8 +92,8 @@ def job_page(
             is_suspended=is_suspended(job),
         ),
         "still_runs": still_runs(job, attempts),
-        "facts": facts(request, job, pauses),
-        "arguments": private.shown_arguments(job, vars(job)["arguments_text"]),
+        "facts": facts(request, job, pauses, attempts),
+        **_call(job),
         "headers": private.shown_headers(job, vars(job)["headers_text"]),
         "result": private.shown_result(job, vars(job)["result_text"]),
         "steps": [shown_step(request, job, step) for step in steps],
@@ -112,6 +115,12 @@ def job_page(
         **extra_context,
     }
     return rendered(request, admin.admin_site, "job.html", visible(str(job)), context, opts=admin.opts)
+
+
+def _call(job: Job) -> dict[str, Any]:
+    """Return the arguments as they are stored, and by the names of the parameters if they have names."""
+    shown_call = private.shown_arguments(job, vars(job)["arguments_text"])
+    return {"arguments": shown_call, "named_arguments": named_call(job.task_name, shown_call)}
 
 
 def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
@@ -137,13 +146,15 @@ def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
     return job
 
 
-def facts(request: HttpRequest, job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
+def facts(
+    request: HttpRequest, job: Job, pauses: list[str], attempts: Sequence[dict[str, Any]]
+) -> list[tuple[str, Any]]:
     """Return the facts about a job as pairs of label and value. `pauses` describes the pauses that stop it."""
-
     found = [
-        (_("Task"), breakable(job.task_name)),
+        (_("Task"), task_link(request, job.task_name)),
         (_("Runs as"), _runs_as(job.task_name)),
-        (_("Queue"), visible(job.queue_name)),
+        (_("Queue"), queue_link(request, job.queue_name)),
+        (_("Worker"), worker_link(job, attempts)),
         (_("Priority"), job.priority),
         (_("Attempt"), _("%(attempt)s of %(most)s") % {"attempt": job.attempt, "most": job.max_attempts}),
         (_("Progress"), progress_line(job.progress, seen_at(job), with_message=private.is_visible(job))),

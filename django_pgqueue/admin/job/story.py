@@ -33,6 +33,7 @@ from django_pgqueue.tasks.registry import in_words
 from . import past_acts
 from .attempts import retry_event
 from .columns import FAILURES, is_suspended, word
+from .links import alike
 from .tracebacks import pieces
 
 QUOTES_ERROR: Final = frozenset({Reason.FINISHED, Reason.RETRYING, Reason.UNKNOWN_TASK, Reason.SUSPENDED})
@@ -63,7 +64,8 @@ def story(
         "reason": visible(sentence) if is_visible or not quotes else "",
         "reason_links": [] if why is None else list(reason_links(request, why)),
         "acknowledgement": "" if acknowledgement is None else acknowledgement_text(acknowledgement),
-        "failure": failure(job, attempts),
+        "failure": (failed := failure(job, attempts)),
+        "alike": alike(request, job, failed),
         "timeline": list(timeline(job, attempts, retries, around[-past_acts.SHOWN :], acknowledgement)),
         "timeline_is_cut": len(attempts) > ATTEMPTS_IN_TIMELINE,
         "acts_are_cut": len(around) > past_acts.SHOWN,

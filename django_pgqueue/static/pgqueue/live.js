@@ -4,6 +4,22 @@
 {
     const KEY = "pgqueue-live";
     const control = document.querySelector("[data-live-control]");
+    /* The counts of the sidebar. The page has those of the latest reading; the document of the overview makes a new one. */
+    const count = async () => {
+        const url = document.querySelector("[data-counts-url]")?.dataset.countsUrl;
+        const counts = document.querySelectorAll(".pgqueue-count[data-count]");
+        if (!url || !counts.length) return;
+        try {
+            const answer = await fetch(url, { redirect: "error" });
+            if (!answer.ok) return;
+            const figures = await answer.json();
+            for (const each of counts) {
+                const figure = figures[each.dataset.count];
+                const value = figure?.value ?? figure ?? 0;
+                each.textContent = value ? value.toLocaleString("en") + (figure.is_exact === false ? "+" : "") : "";
+            }
+        } catch { /* The page stays as the server has made it. */ }
+    };
     const regions = () => [...document.querySelectorAll("[data-live][id]")];
 
     if (control && regions().length) {
@@ -11,6 +27,7 @@
         const state = control.querySelector("[data-live-state]");
         const failed = control.querySelector("[data-live-failed]").content.textContent;
         let timer = null;
+        let asOf = document.getElementById("pgqueue-as-of");
 
         const remembered = () => {
             try { return localStorage.getItem(KEY); } catch { return null; }
@@ -24,7 +41,8 @@
 
         /* A region in which the user is reading with the keyboard, or has chosen something, is left as it is. */
         const isInUse = (region) =>
-            region.contains(document.activeElement) || region.querySelector("input:checked, details[open][data-opened]");
+            region.contains(document.activeElement) || region.querySelector("input:checked, details[open][data-opened]")
+            || [...region.querySelectorAll("select")].some((each) => each.selectedIndex > 0);
 
         const refresh = async () => {
             if (document.hidden) return;
@@ -32,10 +50,16 @@
                 const answer = await fetch(location.href, { headers: { "X-Requested-With": "fetch" }, redirect: "error" });
                 if (!answer.ok) throw new Error(answer.status);
                 const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-                for (const region of regions()) {
+                const isLeft = regions().map((region) => {
                     const fresh = page.getElementById(region.id);
-                    if (fresh && !isInUse(region)) region.replaceWith(fresh);
-                }
+                    if (!fresh || isInUse(region)) return true;
+                    region.replaceWith(fresh);
+                    return false;
+                });
+                if (!isLeft.includes(true)) asOf.replaceWith(asOf = page.getElementById(asOf.id));
+                /* Django's script for the checkboxes of a list knows only the rows of the first page. */
+                if (window.Actions) window.Actions(document.querySelectorAll("tr input.action-select"));
+                count();
                 state.textContent = "";
             } catch {
                 state.textContent = failed;
@@ -52,7 +76,9 @@
         if ([...select.options].some((option) => option.value === seconds)) select.value = seconds;
         select.addEventListener("change", () => { remember(select.value); state.textContent = ""; plan(); });
         document.addEventListener("toggle", (event) => event.target.toggleAttribute("data-opened", event.target.open), true);
+        document.addEventListener("pgqueue-refresh", refresh);
         control.hidden = false;
         plan();
     }
+    count();
 }

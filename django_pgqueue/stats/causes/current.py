@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 AGE_LIMIT_SECONDS: Final = 5.0
 """How old a reading may be."""
+SHOWN_SECONDS: Final = 30.0
+"""How old a reading may be whose figures the sidebar shows without a new one."""
 SOURCES: Final = (
     waiting_jobs.unserved_queues,
     waiting_jobs.unknown_tasks,
@@ -102,6 +104,12 @@ def current(database: str | None = None, figures: Figures | None = None, *, is_f
         if generation == _generation:
             _readings[key] = now, facts
     return facts
+
+
+def latest(database: str | None = None) -> Facts | None:
+    """Return the latest reading of a database if it is at most `SHOWN_SECONDS` old, or None. This reads nothing."""
+    began_at, facts = _readings.get((connection_of(database).alias, clock.shift_seconds), (float("-inf"), None))
+    return facts if time.monotonic() - began_at <= SHOWN_SECONDS else None
 
 
 def document_of(facts: Facts, words: Words) -> dict[str, Any]:

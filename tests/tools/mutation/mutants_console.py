@@ -44,4 +44,21 @@ COLUMNS = of_tests(
     ),
     Mutant("the limits keep columns of zeros", "if place < 2 or ", "if True or ", inside="limits._without_zeros"),
 )
-CONSOLE = [*READY_GROUPS, *CHARTS, *COLUMNS]
+SIDEBAR = of_tests(
+    ("tests/admin/test_sidebar.py",),
+    Mutant("every page below jobs marks the list of jobs", 'else f"{url}?"', "else url", inside="_never_current"),
+    Mutant(
+        "an old reading is shown as a count",
+        "return facts if time.monotonic() - began_at <= SHOWN_SECONDS else None",
+        "return facts",
+        inside="current.latest",
+    ),
+    Mutant("breadcrumbs name a page twice", " if label != following]", "]", inside="navigation._path"),
+)
+JOB_PAGE = of_tests(
+    ("tests/admin/test_job_story.py",),
+    Mutant("a dead job counts itself", " & ~Q(pk=job.pk)", "", inside="links.alike"),
+    Mutant("all dead jobs of the task died alike", ", latest_error=error)", ")", inside="links.alike"),
+    Mutant("frames that repeat once are folded", "if times > REPEATS:", "if times > 1:", inside="_repeated"),
+)
+CONSOLE = [*READY_GROUPS, *CHARTS, *COLUMNS, *SIDEBAR, *JOB_PAGE]
