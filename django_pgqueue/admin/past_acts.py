@@ -1,7 +1,7 @@
 """Say in words what people and deploys did: the marks of the charts, and entries for the timeline of a job.
 
-The charts and the page of a job call it. The value of a limit key is shown only to users who may see arguments, and all
-text of people passes through `shortened()`.
+The charts and the page of a job call it. The value of a limit key, and the reason of an act on it, are shown only to
+users who may see arguments. All text of people passes through `shortened()`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def act_text(request: HttpRequest, act: PastAct) -> str:
         text = _("stop of the worker %(what)s requested%(who)s") % {**words, "what": shortened(act.text("worker"))}
     else:
         text = _of_jobs(act) % {**words, "what": f" ({words['what']})" if words["what"] else ""}
-    return f"{text}: {shortened(act.reason, REASON_SHOWN)}" if act.reason else text
+    # A person may repeat the value of a limit key in the reason, so it is hidden with the key.
+    is_visible = private.may_view_key(request, act.text("limit_key"))
+    return f"{text}: {shortened(act.reason, REASON_SHOWN)}" if act.reason and is_visible else text
 
 
 def _of_jobs(act: PastAct) -> str:

@@ -110,9 +110,9 @@ def test_value_of_a_limit_key_needs_its_permission(
 ) -> None:
     count(300, succeeded=1)
     job = make_job(limit_key="stripe:customer:7")
-    control.pause(limit_key="stripe:customer:7")
+    control.pause(limit_key="stripe:customer:7", reason="7 asked for it")
     client = client_of("view_job", *(["view_arguments"] if may_view else []))
-    shown = "limit stripe:customer:7 paused" if may_view else "limit stripe:… paused"
+    shown = "limit stripe:customer:7 paused: 7 asked for it" if may_view else "limit stripe:… paused"
     assert marks_of(client) == [shown]
     assert shown in timeline_of(client, job)
 

@@ -42,7 +42,7 @@ COMPLETIONS: Final = 20
 """Suggestions of the search box."""
 
 
-class Result(NamedTuple):
+class SearchResult(NamedTuple):
     """A row of the page: a text, the page that it leads to, and further links, each with its label."""
 
     text: Any
@@ -50,11 +50,11 @@ class Result(NamedTuple):
     links: tuple[tuple[Promise | str, str], ...] = ()
 
 
-class Section(NamedTuple):
+class SearchSection(NamedTuple):
     """The results of one kind, and a note about what was searched or left out."""
 
     title: Promise | str
-    results: list[Result]
+    results: list[SearchResult]
     note: Any = ""
 
 
@@ -68,7 +68,7 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any] | HttpResponse:
     if job is not None and (typed.startswith("#") or not keyed.results):
         return redirect_to(request, "job_change", job.pk)
     sections = [
-        Section(_("Jobs"), [] if job is None else [_result_of(request, job)]),
+        SearchSection(_("Jobs"), [] if job is None else [_result_of(request, job)]),
         keyed,
         *_names(request, alias, typed),
         _workers(request, alias, typed),
@@ -94,11 +94,11 @@ def _job(alias: str, typed: str) -> Job | None:
     return None if number is None else jobs.filter(pk=number).first()
 
 
-def _result_of(request: HttpRequest, job: Job) -> Result:
-    return Result(f"#{job.pk} {visible(job.task_name)} ({job.state})", page_url(request, "job_change", job.pk))
+def _result_of(request: HttpRequest, job: Job) -> SearchResult:
+    return SearchResult(f"#{job.pk} {visible(job.task_name)} ({job.state})", page_url(request, "job_change", job.pk))
 
 
-def _with_key(request: HttpRequest, typed: str, found: search_keys.Searched) -> Section:
+def _with_key(request: HttpRequest, typed: str, found: search_keys.Searched) -> SearchSection:
     """Return the jobs with a search key, or with the text as the value of one."""
     count = len({*(found.job_ids or ())} - {search_keys.number_of(typed)})
     values = {"count": f"{count:,}", "names": found.names}
@@ -108,11 +108,11 @@ def _with_key(request: HttpRequest, typed: str, found: search_keys.Searched) -> 
         )
     else:
         text = ngettext("%(count)s job with this search key", "%(count)s jobs with this search key", count)
-    results = [Result(text % values, page_url(request, "job_changelist", q=typed))] if count else []
-    return Section(_("Search key"), results, found.note)
+    results = [SearchResult(text % values, page_url(request, "job_changelist", q=typed))] if count else []
+    return SearchSection(_("Search key"), results, found.note)
 
 
-def _names(request: HttpRequest, alias: str, typed: str) -> Iterator[Section]:
+def _names(request: HttpRequest, alias: str, typed: str) -> Iterator[SearchSection]:
     """Yield the tasks and the queues whose names contain the text."""
     used = stats.names(connections[alias])
     tasks = _containing(typed, {*used.tasks, *(task.name for task in registry.all_tasks())})
@@ -127,24 +127,24 @@ def _containing(typed: str, names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if typed.casefold() in name.casefold())
 
 
-def _section(title: str, found: Sequence[Any], result: Callable[[Any], Result]) -> Section:
+def _section(title: str, found: Sequence[Any], result: Callable[[Any], SearchResult]) -> SearchSection:
     """Return the first results, and how many there are if not all are shown."""
     note = _("%(title)s: the first %(shown)s of %(count)s are shown") if len(found) > SHOWN else ""
     values = {"title": title, "shown": f"{SHOWN:,}", "count": f"{len(found):,}"}
-    return Section(title, [result(each) for each in found[:SHOWN]], note % values if note else "")
+    return SearchSection(title, [result(each) for each in found[:SHOWN]], note % values if note else "")
 
 
-def _of_name(request: HttpRequest, name: str, parameter: str, url: str) -> Result:
+def _of_name(request: HttpRequest, name: str, parameter: str, url: str) -> SearchResult:
     jobs = page_url(request, "job_changelist", **{parameter: name})
     dead = page_url(request, "deadjob_changelist", **{parameter: name})
-    return Result(visible(shortened(name)), jobs, ((_("Dead letters"), dead), (_("Details"), url)))
+    return SearchResult(visible(shortened(name)), jobs, ((_("Dead letters"), dead), (_("Details"), url)))
 
 
-def _workers(request: HttpRequest, alias: str, typed: str) -> Section:
+def _workers(request: HttpRequest, alias: str, typed: str) -> SearchSection:
     """Return the workers with this id, or on a host whose name contains the text."""
     title = _("Workers")
     if not request.user.has_perm("pgqueue.view_worker"):
-        return Section(title, [])
+        return SearchSection(title, [])
     found = [
         worker
         for worker in stats.workers(alias)
@@ -153,26 +153,28 @@ def _workers(request: HttpRequest, alias: str, typed: str) -> Section:
     return _section(
         title,
         found,
-        lambda worker: Result(
+        lambda worker: SearchResult(
             visible(f"{worker.host}, process {worker.pid}"), page_url(request, "worker_change", worker.id)
         ),
     )
 
 
-def _messages(request: HttpRequest, alias: str, typed: str) -> Section:
+def _messages(request: HttpRequest, alias: str, typed: str) -> SearchSection:
     """Return the dead letters with the text in their error message."""
     title = _("Error messages")
     if not private.may_view(request):
-        return Section(title, [], MESSAGES_HIDDEN % {"permission": private.PERMISSION_NAME})
+        return SearchSection(title, [], MESSAGES_HIDDEN % {"permission": private.PERMISSION_NAME})
     if len(typed) < SHORTEST_MESSAGE:
-        return Section(title, [], _("Error messages: type at least %(count)s characters") % {"count": SHORTEST_MESSAGE})
+        return SearchSection(
+            title, [], _("Error messages: type at least %(count)s characters") % {"count": SHORTEST_MESSAGE}
+        )
     found = find(Filters(alias, words=(State.DEAD.value,), message=typed), readonly.COUNT_LIMIT)
     note = _("Error messages: only the newest %(count)s dead letters were searched") if found.scope else ""
     count = Count(len(found.ids), not found.has_more and not found.scope)
     text = ngettext("%(count)s dead letter", "%(count)s dead letters", count.value if count.is_exact else 2)
     url = page_url(request, "deadjob_changelist", message=typed)
-    results = [Result(text % {"count": str(count)}, url)] if count.value else []
-    return Section(title, results, note % {"count": f"{found.searched:,}"} if note else "")
+    results = [SearchResult(text % {"count": str(count)}, url)] if count.value else []
+    return SearchSection(title, results, note % {"count": f"{found.searched:,}"} if note else "")
 
 
 # ---------------------------------------------------------------------------- completion

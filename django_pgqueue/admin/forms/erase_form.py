@@ -36,7 +36,7 @@ NOTES: Final = (
 
 
 class EraseForm(forms.Form):
-    """What is erased, and why."""
+    """Asks which values to erase, and why."""
 
     erase_arguments = forms.BooleanField(
         label=gettext_lazy("Arguments, headers, and the keys that are made of them"), required=False, initial=True

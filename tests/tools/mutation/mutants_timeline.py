@@ -41,6 +41,12 @@ TIMELINE = [
             inside="target_text",
         ),
         Mutant(
+            "the reason names a hidden limit key",
+            "if act.reason and is_visible else",
+            "if act.reason else",
+            inside="act_text",
+        ),
+        Mutant(
             "acts on other queues are on the chart of a queue",
             "queue is None or act.can_concern(QUEUES, {queue})",
             "True",
