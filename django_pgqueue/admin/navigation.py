@@ -211,7 +211,8 @@ def _path(request: HttpRequest, current: str, title: Any) -> list[dict[str, Any]
 
 def _places(request: HttpRequest, current: str) -> dict[str, Any]:
     """Return the two rows of links: the groups, and the pages of the current group if it has several."""
-    groups, pages = [], []
+    groups: list[dict[str, Any]] = []
+    pages: list[dict[str, Any]] = []
     for group in GROUPS:
         found = [
             {"label": place.label, "url": url, "is_current": place.name == current}

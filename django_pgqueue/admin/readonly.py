@@ -91,7 +91,8 @@ class DatabaseChangeList(ChangeList):
     def drop_columns_of_zeros(self) -> None:
         """Leave out the columns of the model's integers that are 0 in each row of this page."""
         rows = list(cast(Any, self.result_list))
-        dropped = {name for name in self.model_admin.zero_columns if all(getattr(row, name) == 0 for row in rows)}
+        columns = cast(ReadOnlyAdmin, self.model_admin).zero_columns
+        dropped = {name for name in columns if all(getattr(row, name) == 0 for row in rows)}
         self.list_display = [name for name in self.list_display if name not in dropped]
 
 
