@@ -297,8 +297,8 @@ def test_small_modules_have_a_second_caller_or_a_reason():
 RECURRING = {
     "a capability, in several layers": "audit batches breakers bulk_acts chunks claims completions controls ends "
     "enqueueing events expiry graphs history installations lanes leases limit_overrides limits logs middleware "
-    "operator past_acts pauses pruning queues remote_tokens rescues stranded rollups sagas schedules search search_keys "
-    "steps stored_calls unique worker_requests workers",
+    "operator past_acts pauses pruning queues remote_tokens rescues stranded rollups sagas schedules search "
+    "search_keys steps stored_calls unique worker_requests workers",
     "the same part of several pages": "actions columns form page words",
     "the same part of several kinds of statistics": "answers explanation figures queries",
     "Django looks for it by this name": "apps views",

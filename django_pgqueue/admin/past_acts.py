@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_pgqueue.acts import CANCEL, PAUSE, RESUME, RETRY, STOP_WORKER
-from django_pgqueue.stats.past_acts import QUEUES, TASKS, FirstStart, PastAct, first_starts, past_acts
+from django_pgqueue.stats.past_acts import QUEUES, TASKS, FirstStart, PastAct, past_acts
 from django_pgqueue.tasks import registry
 
 from . import private
@@ -48,12 +48,13 @@ def chart_marks(
     queue: str | None = None,
     task: str | None = None,
 ) -> ChartMarks:
-    """Return what happened in the period of a chart. Runs two statements.
+    """Return what happened in the period of a chart. Runs one statement.
 
     Acts that name other queues, or other tasks, than the chart shows are left out.
     """
-    found = [_mark_of_start(request, start) for start in first_starts(since, until, database=alias)]
-    for act in past_acts(ON_CHARTS, since, until, of_many=OF_MANY, database=alias):
+    past = past_acts(ON_CHARTS, since, until, of_many=OF_MANY, database=alias)
+    found = [_mark_of_start(request, start) for start in past.starts]
+    for act in past.acts:
         concerns_queue = queue is None or act.can_concern(QUEUES, {queue})
         if concerns_queue and (task is None or act.can_concern(TASKS, registry.names_of(task))):
             url = page_url(request, "bulk_act", id=act.act_id)

@@ -1,7 +1,7 @@
 """Read what people and deploys did in a period: entries of the audit, and the first worker of each release.
 
-The charts of the console and the page of a job call it. Both statements walk an index and stop at a limit, so their
-cost depends neither on the size of the audit nor on the number of workers.
+The charts of the console and the page of a job call it. The statement walks indexes and stops at limits, so its cost
+depends neither on the size of the audit nor on the number of workers.
 """
 
 from __future__ import annotations
@@ -20,34 +20,21 @@ READ: Final = 500
 RELEASES_READ: Final = 1000
 """Pairs of release and version that are read."""
 
-# Return the latest acts of each of some actions in a period, at most `limit` of each. An act that changed one job only
-# is left out if its action is in `of_many`: the page of that job has it. The text of the filter is cut, because a
-# filter can have 10,000 ids.
-#
-# Index: pgqueue_audit_action
-PAST_ACTS: Final = """/* pgqueue:past_acts */
-SELECT act.id, act.action, act.began_at, act.done_by, act.reason, act.jobs, act.filter
-FROM unnest(%(actions)s::varchar[]) AS wanted (action)
-CROSS JOIN LATERAL (
-    SELECT id, action, began_at, left(done_by, 150) AS done_by, left(reason, 500) AS reason,
-           CASE WHEN ended_at IS NULL THEN greatest(job_count, total) ELSE job_count END AS jobs,
-           left(filter::text, 2000) AS filter
-    FROM pgqueue_audit
-    WHERE action = wanted.action
-      AND began_at >= %(since)s::timestamptz AND began_at <= %(until)s::timestamptz
-    ORDER BY action DESC, began_at DESC
-    LIMIT %(limit)s
-) AS act
-WHERE act.jobs > 1 OR act.action <> ALL (%(of_many)s::varchar[])
-ORDER BY act.began_at, act.id
-"""
+CANCELS_READ: Final = 5
+"""Latest acts that cancelled a job, of which `job_id` is given."""
 
-# Return when the first worker of each release and version of this package started, as far as the records of workers
-# are kept. One probe of the index finds each pair. Processes without a supervisor are left out: they run one job of a
-# person, or belong to a remote worker, whose version is that of its server.
+# Return three kinds of rows:
 #
-# Index: pgqueue_worker_release
-FIRST_STARTS: Final = """/* pgqueue:first_starts */
+# 1. The latest acts of each of some actions in a period, at most `limit` of each. An act that changed one job only is
+#    left out if its action is in `of_many`: the page of that job has it. The text of the filter is cut, because a
+#    filter can have 10,000 ids.
+# 2. The latest acts that cancelled the job `job_id`, in any period. None without an id.
+# 3. When the first worker of each release and version of this package started, as far as the records of workers are
+#    kept, with no action. One probe of the index finds each pair. Processes without a supervisor are left out: they run
+#    one job of a person, or belong to a remote worker, whose version is that of its server.
+#
+# Index: pgqueue_audit_action, pgqueue_audit_job_once, pgqueue_worker_release
+PAST_ACTS: Final = """/* pgqueue:past_acts */
 WITH RECURSIVE deploy AS (
     (
         SELECT release, version, started_at
@@ -67,9 +54,38 @@ WITH RECURSIVE deploy AS (
         LIMIT 1
     ) AS later
 )
-SELECT release, version, least(greatest(started_at, '0001-01-03 UTC'), '9999-12-28 UTC')
-FROM deploy
-LIMIT %(limit)s
+SELECT act.id, act.action, act.began_at, act.done_by, act.reason, act.jobs, act.filter
+FROM unnest(%(actions)s::varchar[]) AS wanted (action)
+CROSS JOIN LATERAL (
+    SELECT id, action, began_at, left(done_by, 150) AS done_by, left(reason, 500) AS reason,
+           CASE WHEN ended_at IS NULL THEN greatest(job_count, total) ELSE job_count END AS jobs,
+           left(filter::text, 2000) AS filter
+    FROM pgqueue_audit
+    WHERE action = wanted.action
+      AND began_at >= %(since)s::timestamptz AND began_at <= %(until)s::timestamptz
+    ORDER BY action DESC, began_at DESC
+    LIMIT %(limit)s
+) AS act
+WHERE act.jobs > 1 OR act.action <> ALL (%(of_many)s::varchar[])
+UNION ALL
+SELECT cancel.id, cancel.action, cancel.began_at, cancel.done_by, cancel.reason, 1, '{}'
+FROM (
+    SELECT entry.id, entry.action, entry.began_at, left(entry.done_by, 150) AS done_by,
+           left(entry.reason, 500) AS reason
+    FROM pgqueue_audit_job AS changed
+    CROSS JOIN LATERAL (
+        SELECT id, action, began_at, done_by, reason FROM pgqueue_audit WHERE id = changed.audit_id LIMIT 1
+    ) AS entry
+    WHERE changed.job_id = %(job_id)s::bigint AND entry.action = 'cancel'
+    ORDER BY changed.job_id DESC, changed.audit_id DESC
+    LIMIT %(cancels)s
+) AS cancel
+UNION ALL
+(
+    SELECT 0, '', least(greatest(started_at, '0001-01-03 UTC'), '9999-12-28 UTC'), release, version, 0, ''
+    FROM deploy
+    LIMIT %(releases)s
+)
 """
 
 QUEUES: Final = ("queue_name", "queue", "queues")
@@ -117,38 +133,64 @@ class FirstStart(NamedTuple):
     started_at: datetime
 
 
+class PastActs(NamedTuple):
+    """What people and deploys did in a period, oldest first.
+
+    Attributes:
+        acts: The acts: the latest `READ` of each action.
+        cancels: The latest acts that cancelled the given job, in any period.
+        starts: The releases whose first worker started in the period.
+    """
+
+    acts: list[PastAct]
+    cancels: list[PastAct]
+    starts: list[FirstStart]
+
+
 def past_acts(
     actions: Collection[str],
     since: datetime,
     until: datetime,
     *,
     of_many: Collection[str] = (),
+    job_id: int | None = None,
     database: str | None = None,
-) -> list[PastAct]:
-    """Return the acts of a period, oldest first: the latest `READ` of each action. Runs one read-only statement.
+) -> PastActs:
+    """Return what people and deploys did in a period. Runs one read-only statement.
 
     Args:
-        actions: The names of the acts.
+        actions: The names of the acts. With `job_id`, "cancel" cannot be among them.
         since: Beginning of the period, an aware datetime.
         until: End of the period, an aware datetime.
         of_many: The names of those acts that are left out if they changed one job only.
+        job_id: A job, for the acts that cancelled it.
         database: Alias of the database of the jobs. By default the database routers choose it.
     """
-    params = {"actions": [*actions], "since": since, "until": until, "of_many": [*of_many], "limit": READ}
-    rows = execute(connection_of(database), PAST_ACTS, params)
-    return [PastAct._make([*values, _chosen(text)]) for *values, text in rows]
+    params = {"actions": [*actions], "since": since, "until": until, "of_many": [*of_many], "job_id": job_id}
+    bounds = {"limit": READ, "cancels": CANCELS_READ, "releases": RELEASES_READ}
+    acts: list[PastAct] = []
+    starts: list[FirstStart] = []
+    for act_id, action, at, first, second, count, chosen in execute(
+        connection_of(database), PAST_ACTS, {**params, **bounds}
+    ):
+        if action:
+            acts.append(PastAct(act_id, action, at, first, second, count, _chosen(chosen)))
+        else:
+            starts.append(FirstStart(first, second, at))
+    acts.sort(key=lambda act: (act.began_at, act.act_id))
+    cancels = [act for act in acts if act.action not in actions]
+    return PastActs([act for act in acts if act.action in actions], cancels, _first_starts(starts, since, until))
 
 
-def first_starts(since: datetime, until: datetime, *, database: str | None = None) -> list[FirstStart]:
-    """Return the releases whose first worker started in a period, oldest first. Runs one read-only statement.
+def _first_starts(starts: Collection[FirstStart], since: datetime, until: datetime) -> list[FirstStart]:
+    """Return the releases whose first worker started in a period, oldest first.
 
     Of workers without a release, it is the first one with their version of this package. The oldest release of the
     records is left out, because the records of its first workers may have been removed.
     """
-    rows = execute(connection_of(database), FIRST_STARTS, {"limit": RELEASES_READ})
     found: list[FirstStart] = []
     releases, versions = set[str](), set[str]()
-    for start in sorted((FirstStart(*row) for row in rows), key=lambda start: start.started_at):
+    for start in sorted(starts, key=lambda start: start.started_at):
         if start.release not in releases if start.release else start.version not in versions:
             found.append(start)
         releases.add(start.release)

@@ -116,21 +116,13 @@ def test_page_succeeded_job_shows_every_attempt_and_result(operator: Client, mak
     assert page.index("Attempt 2") < page.index("Attempt 1")
 
 
-<<<<<<< HEAD
 def test_page_sixty_attempts_needs_at_most_nine_queries(operator: Client, make_job: JobMaker) -> None:
-=======
-def test_page_sixty_attempts_needs_at_most_ten_queries(operator: Client, make_job: JobMaker) -> None:
->>>>>>> timeline
     job = make_job("dead")
     for attempt in range(60):
         add_execution(job, attempt=attempt)
     with CaptureQueriesContext(connection) as captured:
         page = page_of(operator, job)
-<<<<<<< HEAD
     assert len(captured) <= 9, [q["sql"] for q in captured]
-=======
-    assert len(captured) <= 10, [q["sql"] for q in captured]
->>>>>>> timeline
     assert page.count("<article") == 50 and "Earlier executions are not shown" in page
 
 

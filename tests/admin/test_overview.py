@@ -267,4 +267,4 @@ def test_number_of_queries_does_not_grow(operator: Client, make_job: JobMaker, u
     with CaptureQueriesContext(connection) as many:
         operator.get(url)
     assert len(many) == len(few)
-    assert len(few) <= 55
+    assert len(few) <= 50

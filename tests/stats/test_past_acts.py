@@ -11,7 +11,7 @@ from django.db import connection
 from django_pgqueue.lifecycle import audit
 from django_pgqueue.models import AuditEntry, Worker
 from django_pgqueue.stats import past_acts as module
-from django_pgqueue.stats.past_acts import PastAct, first_starts, past_acts
+from django_pgqueue.stats.past_acts import PastAct, past_acts
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
@@ -32,11 +32,12 @@ def add_worker(release: str, hours: float, version: str = "1", **columns: Any) -
 
 
 def read(*actions: str, **options: Any) -> list[PastAct]:
-    return past_acts(actions or ("pause",), START, START + 2 * HOUR, **options)
+    return past_acts(actions or ("pause",), START, START + 2 * HOUR, **options).acts
 
 
 def starts(since: float = 0.0, until: float = 9.0) -> list[tuple[str, str]]:
-    return [(start.release, start.version) for start in first_starts(START + since * HOUR, START + until * HOUR)]
+    found = past_acts((), START + since * HOUR, START + until * HOUR)
+    return [(start.release, start.version) for start in found.starts]
 
 
 def test_acts_of_the_period_and_actions_oldest_first():
@@ -57,6 +58,19 @@ def test_acts_on_one_job_are_left_out_for_actions_of_many():
     assert [(act.act_id, act.job_count) for act in read("retry", of_many=["retry"])] == [(many, 2), (planned, 40)]
     AuditEntry.objects.filter(pk=planned).update(ended_at=START + HOUR)
     assert [act.act_id for act in read("retry", of_many=["retry"])] == [many], "it has changed one of the 40"
+
+
+def test_cancels_of_one_job_are_apart_and_the_latest(monkeypatch):
+    """They are outside the period, and an act on another job or with another name is not among them."""
+    monkeypatch.setattr(module, "CANCELS_READ", 2)
+    entries = [add_act(-hours, "cancel", {"task_name": "app.one"}) for hours in (9, 8, 7)]
+    others = [add_act(-5, "retry"), add_act(-4, "cancel")]
+    for entry in (*entries, others[0]):
+        audit.record_audit(connection, entry, [7, 8])
+    audit.record_audit(connection, others[1], [8])
+    found = past_acts(("pause",), START, START + HOUR, job_id=7)
+    assert [(act.act_id, act.done_by) for act in found.cancels] == [(each, "ada") for each in entries[1:]]
+    assert (found.acts, past_acts(("pause",), START, START + HOUR).cancels) == ([], [])
 
 
 def test_acts_only_the_latest_are_read(monkeypatch):

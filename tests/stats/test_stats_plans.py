@@ -245,10 +245,15 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     ),
     "RUNNING_BY_TARGET": ({"limit": LIMIT}, {"pgqueue_job_running"}),
     "PAST_ACTS": (
-        {**SINCE_2000, "actions": ["pause", "resume", "retry"], "of_many": ["retry"], "limit": LIMIT},
-        {"pgqueue_audit_action"},
+        {
+            **SINCE_2000,
+            "actions": ["pause", "resume", "retry"],
+            "of_many": ["retry"],
+            "job_id": 7,
+            **dict.fromkeys(("limit", "cancels", "releases"), LIMIT),
+        },
+        {"pgqueue_audit_action", "pgqueue_audit_job_once", "pgqueue_audit_pkey", "pgqueue_worker_release"},
     ),
-    "FIRST_STARTS": ({"limit": LIMIT}, {"pgqueue_worker_release"}),
     "JOBS_WITH_EXCEPTION": (
         {"job_ids": list(range(LIMIT)), "pattern": "^x$", "message": None},
         {"pgqueue_execution_job"},

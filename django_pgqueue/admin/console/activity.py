@@ -64,15 +64,15 @@ def chosen_task(request: HttpRequest) -> str | None:
 
 
 def activity_context(request: HttpRequest, alias: str, *, queue: str | None = None) -> dict[str, Any]:
-    """Return the variables of the template `pgqueue/admin/console/activity.html`. Runs at most eight statements."""
+    """Return the variables of the template `pgqueue/admin/console/activity.html`. Runs four statements."""
     span, task, has_figures = chosen_span(request), chosen_task(request), FIGURES in request.GET
     read = partial(stats.throughput, queue=queue, task=task, with_failures=False, database=alias)
     since = _floor(datetime.now(UTC) - span.length, span.slot)
-    found = read(since, hourly=span.slot == HOUR)
-    period = Period(found.since, found.until - MINUTE)  # the running minute is not over
-    points = [point for point in found.points if point.starts_at < period.until]
-    earlier = read(_floor(found.since, HOUR) - DAY, found.until - DAY, hourly=True).points
-    marks = chart_marks(request, alias, found.since, found.until, queue=queue, task=task)
+    found = read(_floor(since, HOUR) - DAY, hourly=span.slot == HOUR)  # the day before comes with the period
+    period = Period(since, found.until - MINUTE)  # the running minute is not over
+    points = [point for point in found.points if since <= point.starts_at < period.until]
+    earlier = [point for point in found.points if point.starts_at < found.until - DAY]
+    marks = chart_marks(request, alias, since, found.until, queue=queue, task=task)
     return {
         "activity": {
             "drawn": _charts(period, span, points, earlier, marks.marks),

@@ -105,10 +105,11 @@ def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, An
     by_task: Sequence[stats.TaskThroughput] = ()
     if get_settings().STATS:
         past = figures.read("activity", lambda: activity.activity_context(request, alias), {})
-        since = datetime.now(UTC) - max(span.length, DAY)
-        failures = figures.read("failures", lambda: stats.failures(since, database=alias), ())
+        now = datetime.now(UTC)
+        since = now - max(span.length, DAY)
+        failures = figures.read("failures", lambda: stats.failures(since, now, database=alias), ())
         by_task = figures.read(
-            "attempts by task", lambda: stats.throughput_by_task(since, waits=False, database=alias), ()
+            "attempts by task", lambda: stats.throughput_by_task(since, now, waits=False, database=alias), ()
         )
     rows = queue_rows(request, overview.queues[:QUEUES_LIMIT])
     return {

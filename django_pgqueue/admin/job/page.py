@@ -124,7 +124,7 @@ def _call(job: Job) -> dict[str, Any]:
 
 
 def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
-    """Return a job with its arguments, headers, result and uniqueness window; None if it does not exist.
+    """Return a job with its arguments, headers, result, uniqueness window and schedule; None if it does not exist.
 
     The JSON columns are read as text, because Python cannot decode every value that a row can contain.
     """
@@ -135,11 +135,18 @@ def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
         "window_key": Subquery(window.values("unique_key")),
         "window_until": Subquery(window.values("ends_at")),
     }
+    run = ScheduleRun.objects.filter(job_id=OuterRef("pk")).order_by("pk")
+    columns_of_run = {
+        "schedule_id": Subquery(run.values("schedule_id")[:1]),
+        "schedule_name": Subquery(run.values("schedule__name")[:1]),
+        "tick_at": Subquery(run.values("tick_at")[:1]),
+    }
     job: Job | None = None
     with suppress(ValueError, ValidationError):
         job = (
             queryset.prefetch_related(None)
-            .annotate(**texts, **columns_of_window, is_edited=IS_EDITED, is_retried=IS_RETRIED, has_steps=HAS_STEPS)
+            .annotate(**texts, **columns_of_window, **columns_of_run)
+            .annotate(is_edited=IS_EDITED, is_retried=IS_RETRIED, has_steps=HAS_STEPS)
             .filter(pk=object_id)
             .first()
         )
@@ -220,11 +227,11 @@ def _unique_key(job: Job) -> str:
 
 def _enqueued_by(request: HttpRequest, job: Job) -> Any:
     """Return the schedule that enqueued the job, with a link if the user may see it, and the tick; None without one."""
-    run = ScheduleRun.objects.using(job._state.db).filter(job_id=job.pk).select_related("schedule").first()
-    if run is None:
+    columns = vars(job)
+    if columns["schedule_id"] is None:
         return None
-    name, at = visible(run.schedule.name), moment(run.tick_at)
-    url = allowed_url(request, "schedule_change", run.schedule_id)
+    name, at = visible(columns["schedule_name"]), moment(columns["tick_at"])
+    url = allowed_url(request, "schedule_change", columns["schedule_id"])
     return format_html('<a href="{}">{}</a>, {}', url, name, at) if url else format_html("{}, {}", name, at)
 
 

@@ -57,7 +57,7 @@ def story(
     acknowledgement = acknowledgement_of(str(job._state.db), job)
     why = _why(job)
     quotes = why is not None and why.reason in QUOTES_ERROR
-    around = past_acts.acts_around(request, job, attempts, was_retried=bool(retries))
+    around = past_acts.acts_around(request, job, attempts)
     sentence = "" if why is None else why.sentence if is_visible else _without_key(why)
     return {
         "badge": word_badge(word(job)),

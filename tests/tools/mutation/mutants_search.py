@@ -82,7 +82,7 @@ SEARCHED = [
         Mutant("keys count as jobs", "SELECT DISTINCT ON (found.job_id) found", "SELECT found", "JOBS_BY_SEARCH_KEYS"),
         Mutant(
             "the task's name is a search key",
-            "if name in _declared() or (",
+            "if name in declared_names() or (",
             "if True or (",
             inside="term_of",
         ),

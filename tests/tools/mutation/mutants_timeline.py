@@ -21,13 +21,13 @@ TIMELINE = [
     ),
     *of_tests(
         ("tests/stats/test_past_acts.py",),
-        Mutant("the oldest release is a deploy", "for start in found[1:]", "for start in found", inside="first_starts"),
-        Mutant("a person's process is a deploy", "supervisor_pid IS NOT NULL", "true", "FIRST_STARTS", times=2),
+        Mutant("the oldest release is a deploy", "in found[1:]", "in found", inside="_first_starts"),
+        Mutant("a person's process is a deploy", "supervisor_pid IS NOT NULL", "true", "PAST_ACTS", times=2),
         Mutant(
             "the version of a named release is new",
             "        versions.add(start.version)\n",
             "        versions.add(start.release or start.version)\n",
-            inside="first_starts",
+            inside="_first_starts",
         ),
         Mutant("the first acts are read", "began_at DESC\n    LIMIT", "began_at\n    LIMIT", "PAST_ACTS"),
         Mutant("acts on one job are on charts", "act.jobs > 1 OR ", "true OR ", "PAST_ACTS"),
