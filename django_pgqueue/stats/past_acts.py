@@ -134,7 +134,7 @@ class FirstStart(NamedTuple):
 
 
 class PastActs(NamedTuple):
-    """What people and deploys did in a period, oldest first.
+    """The acts of people and the first starts of releases in a period, oldest first.
 
     Attributes:
         acts: The acts: the latest `READ` of each action.

@@ -373,7 +373,7 @@ def test_job_page_of_job_without_keys_has_no_such_fact(operator: Client, make_jo
 @pytest.mark.usefixtures("many_jobs")
 @pytest.mark.parametrize(
     ("url", "indexes"),
-    [(f"{JOBS}?", "pkey"), (f"{JOBS}?state=succeeded&", "pkey"), (f"{DEAD}?", "pkey|dead")],
+    [(f"{JOBS}?", "pkey"), (f"{JOBS}?state=succeeded&", "pkey"), (f"{DEAD}?", "pkey|finished|dead")],
     ids=["all", "succeeded", "few dead jobs"],
 )
 def test_search_by_key_reads_jobs_by_their_ids(operator: Client, bill: Any, url: str, indexes: str) -> None:

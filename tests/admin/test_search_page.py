@@ -143,7 +143,7 @@ def test_suggestions_are_names_keys_and_values(operator: Client, bill: Any, monk
     assert suggested(operator, "customer:47") == ["customer:47", "customer:4711", "customer:4712"]
     assert suggested(operator, "customer:é") == ["customer:é1"]
     assert len(suggested(operator, "customer:")) == 7 and suggested(operator, "customer:6") == []
-    assert suggested(operator, "CHAR") == ["shop.charge"] and "billing" in suggested(operator, "bil")
+    assert "shop.charge" in suggested(operator, "CHAR") and "billing" in suggested(operator, "bil")
     assert suggested(operator, "") == suggested(operator, "other:4") == suggested(operator, "a\0") == []
     monkeypatch.setattr(search_page, "COMPLETIONS", 2)
     assert suggested(operator, "customer:") == ["customer:47", "customer:4711"]

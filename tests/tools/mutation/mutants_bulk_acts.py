@@ -166,7 +166,7 @@ BULK_ACTS = [
             "False",
             inside="confirmation.ask",
         ),
-        Mutant("a total has edited jobs", '"total": asked - len(edited)', '"total": asked', inside="actions._act"),
+        Mutant("a total has edited jobs", '"total": asked - len(edited)', '"total": asked', inside="JobOperation.run"),
         Mutant("a question counts edited jobs", "if job_id not in left_out)", ")", inside="confirmation.ask"),
         Mutant(
             "the audit of a bulk retry counts no edited jobs",
@@ -181,7 +181,10 @@ BULK_ACTS = [
             inside="confirmation.ask",
         ),
         Mutant(
-            "the audit of a selection counts none", '({"edited": len(edited)} if edited else {})', "{}", inside="_act"
+            "the audit of a selection counts none",
+            '({"edited": len(edited)} if edited else {})',
+            "{}",
+            inside="JobOperation.run",
         ),
         Mutant("the numbers of jobs are a tuple", "list | tuple", "list", inside="bulk_acts._numbers"),
         Mutant("a refused edit is offered", "        editable(job)\n", "        pass\n", inside="edit_and_retry.offer"),

@@ -92,8 +92,8 @@ TIMELINE = [
         ),
         Mutant(
             "the day before is this day",
-            "_floor(found.since, HOUR) - DAY, found.until - DAY",
-            "_floor(found.since, HOUR), found.until",
+            "if point.starts_at < found.until - DAY]",
+            "if point.starts_at >= since]",
             inside="activity_context",
         ),
         Mutant(
