@@ -13,7 +13,7 @@ from django_pgqueue import stats
 from django_pgqueue.admin.job.blocked_keys import blocked_keys
 from django_pgqueue.composed.batches import Batch
 from django_pgqueue.db.notifications import PAUSES_CHANGED
-from django_pgqueue.ends import job_operations
+from django_pgqueue.ends import deletion, job_operations
 from django_pgqueue.job_search import Filters, find
 from django_pgqueue.lifecycle import history, operator, pruning
 from django_pgqueue.models import ArchivedJob, Job, Rollup, Schedule, ScheduleRun
@@ -111,6 +111,16 @@ def test_workers_are_woken_if_the_job_blocked_its_key(monkeypatch, order, wakes)
     assert woken == ([PAUSES_CHANGED] if wakes else [])
     assert not job.acknowledge()
     assert len(woken) == wakes
+
+
+@pytest.mark.parametrize(("state", "wakes"), [("dead", True), ("succeeded", False)])
+def test_workers_are_woken_if_a_dead_job_is_deleted(monkeypatch, state, wakes):
+    """It may have blocked its key, whose later jobs would wait for a poll."""
+    woken: list[str] = []
+    monkeypatch.setattr(deletion, "wake_workers_after_commit", lambda on, payload: woken.append(payload))
+    for count, delete in enumerate((lambda job: job.delete(), lambda job: Job.objects.filter(pk=job.pk).delete()), 1):
+        delete(dead(limit_key="import:7", limit_order=2, state=state))
+        assert woken == [PAUSES_CHANGED] * count * wakes
 
 
 def test_acknowledged_job_that_blocked_its_key_can_be_removed():

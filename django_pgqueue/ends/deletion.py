@@ -19,13 +19,15 @@ from django.db import connections, transaction
 from django.db.models import Count, F, Model, signals
 from django.db.models.deletion import Collector, get_candidate_relations_to_delete
 
+from django_pgqueue.db.notifications import PAUSES_CHANGED, wake_workers_after_commit
 from django_pgqueue.exceptions import CannotDelete
 from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import batches, operator
 from django_pgqueue.lifecycle.pruning import Needed, needs_of
-from django_pgqueue.states import FINISHED, KEPT_BY_DELETE, NEED_TEXTS, Need, Seen
+from django_pgqueue.states import FINISHED, KEPT_BY_DELETE, NEED_TEXTS, Need, Seen, State
 
 if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models import QuerySet
 
     from django_pgqueue.models import Job, JobBatch, JobQuerySet
@@ -71,12 +73,19 @@ def delete_job(job: Job, using: str | None) -> Deleted:
         own = _own_rows(alias, [job_id])
         referred = _referred_rows(alias, [job_id])
         removed = operator.delete(connection, [job_id], alone=True)
+        wake_for_keys(connection, removed)
         left = needs_of(connection, [job_id])
         if job_id in left and left[job_id].need is Need.UNFINISHED:
             raise _unfinished(job_id, left[job_id].state)
         _log_kept(left)
         groups = [[job], *referred] if removed else []
         return _counted(_with_project_rows(alias, groups, job), removed, own)
+
+
+def wake_for_keys(connection: BaseDatabaseWrapper, removed: Mapping[int, State]) -> None:
+    """Let the workers look at limit keys after the commit if a dead job was removed, which may have blocked its key."""
+    if State.DEAD in removed.values():
+        wake_workers_after_commit(connection, PAUSES_CHANGED)
 
 
 def delete_jobs(jobs: JobQuerySet, alias: str) -> Deleted:
@@ -108,6 +117,7 @@ def _delete_page(
     chosen = jobs.model._base_manager.using(alias).filter(pk__in=job_ids).annotate(of_job=F("pk"))
     rows = list(chosen) if _is_referred_to(jobs.model) else []
     removed = operator.delete(connections[alias], job_ids, seen=seen)
+    wake_for_keys(connections[alias], removed)
     left |= needs_of(connections[alias], seen.keys() - removed.keys())
     groups = [[row for row in group if row.of_job in removed] for group in (rows, *referred)]
     return _counted(_with_project_rows(alias, groups, jobs), removed, own)[1]

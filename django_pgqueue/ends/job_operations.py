@@ -27,6 +27,7 @@ from django_pgqueue.waiting.result_wait import wait as wait
 from .deletion import delete_batches as delete_batches
 from .deletion import delete_job as delete_job
 from .deletion import delete_jobs as delete_jobs
+from .deletion import wake_for_keys
 from .graphs import advanced_transitions
 
 if TYPE_CHECKING:
@@ -92,8 +93,14 @@ def move(act: JobsToChange, *, queue_name: str | None = None, priority: int | No
 
 
 def delete(act: JobsToChange) -> dict[int, State]:
-    """Delete finished jobs; return the state that each had. Nobody waits for a finished job, so nobody is notified."""
-    return _run(act, operator.delete, reacts=False)
+    """Delete finished jobs; return the state that each had.
+
+    Nobody waits for a finished job. But a dead one can have blocked its limit key, so the workers look at keys again
+    after the commit.
+    """
+    changed = _run(act, operator.delete, reacts=False)
+    wake_for_keys(act.connection, changed)
+    return changed
 
 
 def _run(

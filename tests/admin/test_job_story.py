@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import django_pgqueue
@@ -197,7 +199,16 @@ def test_page_of_dead_job_links_the_others_that_died_like_it(operator, make_job)
     for each in Job.objects.all():
         kind = "builtins.OSError" if each == other else "builtins.ValueError"
         add_execution(each, exception_class=kind)
-    text = operator.get(f"/admin/pgqueue/deadjob/{job.pk}/change/").content.decode()
+    acknowledged = make_job("dead", task_name=tasks.add.name)
+    add_execution(acknowledged)
+    acknowledged.acknowledge()
+    with CaptureQueriesContext(connection) as captured:
+        text = operator.get(f"/admin/pgqueue/deadjob/{job.pk}/change/").content.decode()
+    [counts] = [query["sql"] for query in captured if "latest_error" in query["sql"]]
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute(f"EXPLAIN {counts}")
+        assert "pgqueue_job_dead" in str(cursor.fetchall())
     assert re.search(
         r'<a href="[^"]*/incidents/\?task=[^"]*error=builtins.ValueError[^"]*">3 others died like this<', text
     )

@@ -115,6 +115,7 @@ def test_value_of_a_limit_key_needs_its_permission(
     shown = "limit stripe:customer:7 paused: 7 asked for it" if may_view else "limit stripe:… paused"
     assert marks_of(client) == [shown]
     assert shown in timeline_of(client, job)
+    assert ("7 asked for it" in client.get("/admin/pgqueue/job/bulk_acts/").content.decode()) == may_view
 
 
 def test_timeline_shows_what_concerns_the_job(operator: Client, make_job: JobMaker) -> None:

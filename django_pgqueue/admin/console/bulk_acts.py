@@ -64,9 +64,16 @@ def _row(request: HttpRequest, entry: AuditEntry) -> dict[str, Any]:
         "described": bulk_acts.described(request, entry.filter),
         "ending": bulk_acts.ending(entry),
         "who": visible(entry.done_by),
-        "reason": visible(entry.reason[:REASON_SHOWN]),
+        "reason": _reason(request, entry),
         "url": page_url(request, "bulk_act", id=entry.pk),
     }
+
+
+def _reason(request: HttpRequest, entry: AuditEntry) -> str:
+    """Return the reason of an act. A person may repeat the value of a limit key in it, so it is hidden with the key."""
+    chosen = entry.filter if isinstance(entry.filter, dict) else {}
+    is_visible = private.may_view_key(request, str(chosen.get("limit_key") or ""))
+    return visible(entry.reason[:REASON_SHOWN]) if is_visible else ""
 
 
 def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:

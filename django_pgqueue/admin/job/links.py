@@ -45,12 +45,13 @@ def worker_link(job: Job, attempts: Sequence[dict[str, Any]]) -> Any:
 def alike(request: HttpRequest, job: Job, failure: dict[str, Any] | None) -> dict[str, str] | None:
     """Return how many other jobs of the task died of the same class of exception, with a link; None without any.
 
-    One statement reads the newest dead jobs, `ALIKE_SEARCHED` at most. If there are more, the number has a plus sign.
+    One statement reads the newest dead jobs that nobody has acknowledged, `ALIKE_SEARCHED` at most. If there are more,
+    the number has a plus sign.
     """
     if job.state != State.DEAD or failure is None:
         return None
     error = failure["execution"].exception_class
-    dead = Job.objects.using(job._state.db).filter(state=State.DEAD, finished_at__isnull=False)
+    dead = Job.objects.using(job._state.db).dead()
     newest = dead.order_by("-finished_at", "-pk").annotate(**LATEST_ERROR)[:ALIKE_SEARCHED]
     is_alike = Q(task_name=job.task_name, latest_error=error) & ~Q(pk=job.pk)
     found = newest.aggregate(searched=Count("pk"), others=Count("pk", filter=is_alike))

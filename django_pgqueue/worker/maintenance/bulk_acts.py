@@ -89,10 +89,8 @@ class BulkActs:
         return batch
 
     def _react(self, connection: EngineConnection, batch: ActBatch) -> None:
-        if batch.action is TransitionName.DELETE:  # nobody waits for a finished job
-            return
-        if batch.action is TransitionName.ACKNOWLEDGE:  # the jobs stay dead, and may have blocked their limit keys
-            if batch.changed:
+        if batch.action in (TransitionName.DELETE, TransitionName.ACKNOWLEDGE):  # nobody waits for a finished job
+            if State.DEAD in batch.changed.values():  # it may have blocked its limit key
                 notify_keys_unblocked(connection)
             return
         if State.RUNNING in batch.changed.values():
