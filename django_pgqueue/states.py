@@ -115,12 +115,14 @@ class Seen(NamedTuple):
     """The state of a job when an operator read it. A transition changes the job only if these values still match.
 
     `retry`, `acknowledge`, `cancel` and `delete` compare `state` and `finished_at`. `run_now` and `move` compare
-    `state` and `run_after`.
+    `state` and `run_after`. The others also compare `is_acknowledged`, unless it is None: an acknowledgement changes
+    neither the state nor the end of a job.
     """
 
     state: str
     finished_at: datetime | None = None
     run_after: datetime | None = None
+    is_acknowledged: bool | None = None
 
 
 class Pausable(StrEnum):

@@ -115,7 +115,8 @@ def _batch_status(row: JobBatch, token: BatchToken) -> dict[str, Any]:
     numbers = {"done": jobs.finished, "failed": failed, "total": jobs.total, "fraction": jobs.fraction}
     return {
         "state": word_of(row),
-        "is_finished": row.completed_at is not None,
+        # A retry of a job of a complete batch leaves the time of its completion.
+        "is_finished": row.completed_at is not None and jobs.finished == jobs.total,
         "progress": {**numbers, "message": ""},
         "jobs": jobs._asdict(),
     }

@@ -95,6 +95,24 @@ def test_retry_makes_job_a_dead_letter_again_when_it_dies():
     assert (job.state, job.acknowledged_at, job.limit_order) == ("ready", None, 2)
 
 
+def test_retry_with_an_erased_key_blocks_nobody():
+    """All erased jobs of a limit have one key."""
+    job = dead(limit_key="import:[erased]", limit_order=3, acknowledged_at=DIED_AT)
+    assert job.retry()
+    assert Job.objects.get(pk=job.pk).limit_order == 1
+
+
+@pytest.mark.parametrize("transition", ["retry", "delete"])
+def test_job_acknowledged_since_it_was_seen_is_left(transition):
+    """An acknowledgement changes neither the state nor the end, and says that the job is not to run again."""
+    job = dead()
+    seen = {job.pk: Seen("dead", job.finished_at, None, is_acknowledged=False)}
+    assert job.acknowledge()
+    change = getattr(operator, transition)
+    assert change(connection, [job.pk], seen=seen) == {}
+    assert change(connection, [job.pk], seen={job.pk: seen[job.pk]._replace(is_acknowledged=True)}) != {}
+
+
 @pytest.mark.parametrize("order", [None, 1])
 def test_acknowledge_and_retry_leave_the_order_of_other_jobs(order):
     job = dead(limit_key="import:7", limit_order=order)

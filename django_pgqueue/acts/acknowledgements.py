@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from django_pgqueue.models import AuditedJob
 
 from . import ACKNOWLEDGE
+from .job_retries import VALUES, has_values
 
 
 class Acknowledgement(NamedTuple):
@@ -21,6 +22,8 @@ class Acknowledgement(NamedTuple):
     at: datetime
     by: str = ""
     reason: str = ""
+    has_values: bool = False
+    """Whether the filter of the act has a limit key or an error message, which the reason may repeat."""
 
 
 class DeadRow(Protocol):
@@ -43,5 +46,8 @@ def acknowledgement_of(alias: str, job: DeadRow) -> Acknowledgement | None:
         return None
     acts = AuditedJob.objects.using(alias).filter(job_id=job.pk, entry__action=ACKNOWLEDGE.name)
     latest = acts.filter(entry__began_at__gte=job.finished_at).order_by("-entry_id")
-    entry = latest.values_list("entry__done_by", "entry__reason").first()
-    return Acknowledgement(job.acknowledged_at, *(entry or ()))
+    entry = latest.values_list("entry__done_by", "entry__reason", *VALUES).first()
+    if entry is None:
+        return Acknowledgement(job.acknowledged_at)
+    by, reason, *values = entry
+    return Acknowledgement(job.acknowledged_at, by, reason, has_values(*values))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db.models import Exists, OuterRef
 
+from django_pgqueue.declared.limits import has_value
 from django_pgqueue.ground.attempt_ends import AttemptRow, is_numbered_anew
 from django_pgqueue.models import AuditedJob
 
@@ -19,6 +20,8 @@ from . import RETRY
 
 IS_RETRIED: Final = Exists(AuditedJob.objects.filter(job_id=OuterRef("pk"), entry__action=RETRY.name))
 """Whether the audit has a retry of a job, as a part of the query that reads the job."""
+VALUES: Final = ("entry__filter__limit_key", "entry__filter__message")
+"""The columns of `AuditedJob` for `has_values()`."""
 SHOWN: Final = 10
 """Latest retries of a job that are shown."""
 READ: Final = SHOWN + 1
@@ -34,6 +37,7 @@ class JobRetry(NamedTuple):
         reason: The operator's reason.
         is_bulk: Whether the act can have changed other jobs before this one, some time after it began.
         is_read: False for a retry before those that were read.
+        has_values: Whether the filter of the act has a limit key or an error message, which the reason may repeat.
     """
 
     at: datetime | None = None
@@ -41,6 +45,7 @@ class JobRetry(NamedTuple):
     reason: str = ""
     is_bulk: bool = False
     is_read: bool = True
+    has_values: bool = False
 
 
 UNRECORDED: Final = JobRetry()
@@ -52,11 +57,16 @@ EARLIER: Final = JobRetry(is_read=False)
 def retries_of(alias: str, job_id: int) -> list[JobRetry]:
     """Return the latest `READ` retries of a job that the audit has, oldest first. Runs one query."""
     found = AuditedJob.objects.using(alias).filter(job_id=job_id, entry__action=RETRY.name).order_by("-entry_id")
-    columns = ("entry__began_at", "entry__done_by", "entry__reason", "entry__job_count", "entry__total")
+    columns = ("entry__began_at", "entry__done_by", "entry__reason", "entry__job_count", "entry__total", *VALUES)
     return [
-        JobRetry(began_at, done_by, reason, is_bulk=max(job_count, total or 0) > 1)
-        for began_at, done_by, reason, job_count, total in reversed(list(found.values_list(*columns)[:READ]))
+        JobRetry(began_at, done_by, reason, is_bulk=max(job_count, total or 0) > 1, has_values=has_values(*values))
+        for began_at, done_by, reason, job_count, total, *values in reversed(list(found.values_list(*columns)[:READ]))
     ]
+
+
+def has_values(limit_key: Any, message: Any) -> bool:
+    """Return whether the filter of an act has a value of a limit key, or an error message."""
+    return bool(message) or has_value(str(limit_key or ""))
 
 
 def retries_before(attempts: Sequence[AttemptRow], retries: Sequence[JobRetry]) -> list[JobRetry | None]:

@@ -26,6 +26,8 @@ from . import RETRY
 
 MOST: Final = BATCH_SIZE
 """Jobs that one act retries at most, because one statement does it."""
+KEPT: Final = (State.SUCCEEDED.value, RetryEffect.CANCELLED)
+"""The state of a job and the effect of the retry on it for which the act leaves it."""
 UNFINISHED: Final = frozenset({State.READY.value, State.RUNNING.value, State.WAITING.value})
 
 
@@ -79,23 +81,29 @@ def plan_retry(batch_id: int, job_id: int, alias: str) -> WorkflowRetryPlan:
         raise CannotRetryFromError(f"Job #{job_id} is not a part of this workflow.")
     if states[job_id] not in FAILED:
         raise CannotRetryFromError(f"Job #{job_id} is {states[job_id]}: only a dead or cancelled job can be retried.")
-    nodes = nodes_from(graph, job_id)
-    ended = [node.job_id for node in nodes if node.state in FINISHED]
+    nodes, effect_of = nodes_from(graph, job_id), effects(graph, job_id)
+    # RETRY would remove the result of a succeeded job that is cancelled again at once.
+    kept = {node.job_id for node in nodes if (node.state, effect_of[node.job_id]) == KEPT}
+    ended = [node.job_id for node in nodes if node.state in FINISHED and node.job_id not in kept]
     if len(ended) > MOST:
         raise CannotRetryFromError(
-            f"{len(ended):,} jobs depend on job #{job_id}. One act retries at most {MOST:,}: retry the dead jobs of "
-            "the whole batch instead."
+            f"{len(ended) - 1:,} jobs depend on job #{job_id}. One act retries at most {MOST:,}: retry the dead jobs "
+            "of the whole batch instead."
         )
     before = failed_before(graph, frozenset(node.job_id for node in nodes))
     _check_root(graph, states, before, job_id)
     rows = Job.objects.using(alias).filter(pk__in=ended, state__in=FINISHED).order_by("pk")
-    columns = rows.values_list("pk", "state", "finished_at", "run_after")
-    seen = {pk: Seen(state, finished_at, run_after) for pk, state, finished_at, run_after in columns}
+    columns = rows.values_list("pk", "state", "finished_at", "run_after", "acknowledged_at")
+    seen = {
+        pk: Seen(state, finished_at, run_after, acknowledged_at is not None)
+        for pk, state, finished_at, run_after, acknowledged_at in columns
+    }
     needed_by: dict[int, list[int]] = {}
     for node_id, needs in before.items():
         for needs_id in needs:
             needed_by.setdefault(needs_id, []).append(node_id)
-    return WorkflowRetryPlan(batch_id, job_id, nodes, effects(graph, job_id), seen, needed_by)
+    effect_of |= dict.fromkeys(kept, RetryEffect.KEPT)
+    return WorkflowRetryPlan(batch_id, job_id, nodes, effect_of, seen, needed_by)
 
 
 def _check_root(

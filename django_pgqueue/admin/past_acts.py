@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_pgqueue.acts import CANCEL, PAUSE, RESUME, RETRY, STOP_WORKER
+from django_pgqueue.db.fields import FIRST_INSTANT, LAST_INSTANT
 from django_pgqueue.stats.past_acts import QUEUES, TASKS, FirstStart, PastAct, past_acts
 from django_pgqueue.tasks import registry
 
@@ -85,8 +86,7 @@ def act_text(request: HttpRequest, act: PastAct) -> str:
         text = _("stop of the worker %(what)s requested%(who)s") % {**words, "what": shortened(act.text("worker"))}
     else:
         text = _of_jobs(act) % {**words, "what": f" ({words['what']})" if words["what"] else ""}
-    # A person may repeat the value of a limit key in the reason, so it is hidden with the key.
-    is_visible = private.may_view_key(request, act.text("limit_key"))
+    is_visible = private.may_view_reason(request, act.text("limit_key"), act.text("message"))
     return f"{text}: {shortened(act.reason, REASON_SHOWN)}" if act.reason and is_visible else text
 
 
@@ -109,7 +109,7 @@ def target_text(request: HttpRequest, act: PastAct) -> str:
 
 def _until(act: PastAct) -> datetime | None:
     """Return when a pause ends by itself. Somebody can have stored any text there."""
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         at = datetime.fromisoformat(act.text("until"))
-        return at if at.tzinfo is not None else None
+        return at if at.tzinfo is not None and FIRST_INSTANT <= at < LAST_INSTANT else None
     return None

@@ -65,6 +65,14 @@ def may_view_key(request: HttpRequest, limit_key: str) -> bool:
     return not has_value(limit_key) or may_view(request)
 
 
+def may_view_reason(request: HttpRequest, limit_key: Any, message: Any) -> bool:
+    """Return whether the user may see the reason of an act whose filter has these values.
+
+    A person may repeat a limit key or an error message in the reason.
+    """
+    return may_view(request) or not (message or has_value(str(limit_key or "")))
+
+
 def check_key(request: HttpRequest, limit_key: str) -> None:
     """Raise `PermissionDenied` if the user may not see a limit key. An answer would say whether it exists."""
     if not may_view_key(request, limit_key):

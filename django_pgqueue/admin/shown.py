@@ -31,6 +31,8 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 MOMENT: Final = re.compile(r"(?:-?[0-9]{1,18})?")
 JOB: Final = re.compile(rf"([0-9]{{1,19}}):({MOMENT.pattern}):({MOMENT.pattern}):(\w+)")
+STATES: Final = {**{state.value: state.value for state in State}, "acknowledged": State.DEAD.value}
+"""The words for what a page showed of a job, and the state in the row for each."""
 SCHEDULE: Final = re.compile(rf"([0-9]{{1,19}}):([0-9]{{1,18}}):({MOMENT.pattern})")
 
 
@@ -51,20 +53,23 @@ def hidden(seen: Mapping[int, Seen]) -> SafeString:
 
 def as_seen(job: Job) -> Seen:
     """Return the values that an operation on this job compares."""
-    return Seen(job.state, job.finished_at, job.run_after)
+    return Seen(job.state, job.finished_at, job.run_after, job.acknowledged_at is not None)
 
 
 def token(job_id: int, seen: Seen) -> str:
     """Return a job's id and what was seen of it as text without spaces."""
-    state = seen.state if seen.state in set(State) else "?"
+    state = "acknowledged" if seen.is_acknowledged else seen.state if seen.state in set(State) else "?"
     return f"{job_id}:{number(seen.finished_at)}:{number(seen.run_after)}:{state}"
 
 
 def read(request: HttpRequest) -> dict[int, Seen]:
     """Return what the page that posted this form showed, by job id. Unreadable values are left out."""
     items = " ".join(request.POST.getlist(FIELD)).split()
-    found = (match for item in items if (match := JOB.fullmatch(item)) and match[4] in set(State))
-    return {int(match[1]): Seen(match[4], _moment(match[2]), _moment(match[3])) for match in found}
+    found = (match for item in items if (match := JOB.fullmatch(item)) and match[4] in STATES)
+    return {
+        int(match[1]): Seen(STATES[match[4]], _moment(match[2]), _moment(match[3]), match[4] == "acknowledged")
+        for match in found
+    }
 
 
 def page_at(request: HttpRequest) -> datetime:

@@ -78,8 +78,8 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
     ),
     "change jobs": privileges(
         "UPDATE (cancel_requested_at, state, attempt, crashes, run_after, finished_at, unknown_since, result, "
-        "expires_at, queue_name, priority, progress_done, progress_total, progress_message, progress_at) "
-        "ON pgqueue_job",
+        "expires_at, queue_name, priority, progress_done, progress_total, progress_message, progress_at, "
+        "acknowledged_at, limit_order) ON pgqueue_job",
         "DELETE ON pgqueue_step",
         "UPDATE (has_cancelled) ON pgqueue_dependency",
         "INSERT, UPDATE, DELETE ON pgqueue_pause",
@@ -116,7 +116,8 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
     "fire schedules": privileges(
         "INSERT, SELECT, DELETE, UPDATE (fired_at) ON pgqueue_schedulerun",
         "SELECT, INSERT, UPDATE, DELETE ON pgqueue_schedule",
-        "SELECT (finished_at, task_name, state, unique_key, unique_ready_only), INSERT (id) ON pgqueue_job",
+        "SELECT (finished_at, acknowledged_at, task_name, state, unique_key, unique_ready_only), INSERT (id) "
+        "ON pgqueue_job",
         "USAGE ON pgqueue_job_id_seq",
         "SELECT, INSERT, UPDATE (job_id, ends_at) ON pgqueue_uniqueness_window",
         "SELECT, INSERT, UPDATE (value) ON pgqueue_search_key",

@@ -9,8 +9,8 @@ Each part reads the column `error` of an execution, and the parameter `message`.
 
 from typing import Final
 
+# A filter that begins with this means the whole shape of a message. Other filters are a part of the message.
 WHOLE_MESSAGE: Final = "="
-"""A filter that begins with this means the whole shape of a message. Other filters are a part of the message."""
 
 # The first line of a message, with `#` for each number, hexadecimal id and UUID. A message is compared by its first 200
 # characters.

@@ -31,7 +31,7 @@ def find_in_batch(filters: Filters, batch_id: int, limit: int) -> SearchPart:
         state for state in IN_ORDER if not filters.words or any(STATE_OF[word] is state for word in filters.words)
     ]
     conditions = {state: _condition(filters, state) for state in states}
-    is_plain = not filters.error and not any(conditions.values())
+    is_plain = not filters.has_error and not any(conditions.values())
     found = jobs_of_batch(batch_id, states, limit if is_plain else SEARCHED + 1, filters.alias)
     ids: list[int] = []
     for state in states:

@@ -35,6 +35,7 @@ LOCK_WAIT_SECONDS: Final = 5.0
 """How long a transition tries to get rows that another session has locked."""
 
 
+SEEN_ACKNOWLEDGED: Final[dict[bool | None, str]] = {None: "", True: "true", False: "false"}
 NOT_SEEN: Final = Seen("")
 """Stands for a job of which the caller has seen nothing: any state fits."""
 
@@ -230,6 +231,7 @@ def _repeat_while_locked(
             "job_ids": list(ids),
             "seen_states": texts(job.state for job in as_seen),
             "seen_instants": texts(exact(getattr(job, instant)) for job in as_seen),
+            "seen_acknowledged": texts(SEEN_ACKNOWLEDGED[job.is_acknowledged] for job in as_seen),
         }
         return _answers(connection, statement, {**compared, **params}, nodes, limit)
 

@@ -421,6 +421,7 @@ WITH latest AS MATERIALIZED (
             AND """ + IS_NEW_TO_ACT + """ AS is_chosen,
         CASE
             WHEN latest.id > job.id THEN false
+            WHEN acknowledged_at > %(previewed_at)s::timestamptz THEN false
             WHEN finished_at IS NOT NULL THEN finished_at <= %(previewed_at)s::timestamptz
             WHEN state = 'ready' THEN enqueued_at <= %(previewed_at)s::timestamptz AND """ + IS_READY_UNCHANGED + """
             ELSE coalesce((

@@ -10,10 +10,12 @@ from typing import Final
 from .clauses import COUNTED_REMOVALS, EDITS, FREE, LINES_OF_FREE, LOCKED_TO_DELETE, OPEN_COMPENSATION, UNNEEDED
 
 # The jobs with their states. If the state or `finished_at` is not what the operator saw, the word is 'changed' instead.
+# So it is if the operator saw whether the job was acknowledged ('true', 'false'; '' if not), and that has changed.
 ASKED: Final = """WITH asked AS MATERIALIZED (
     SELECT job.id, CASE
                WHEN seen.state <> '' AND (
                    job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz
+                   OR seen.acknowledged <> '' AND seen.acknowledged::boolean <> (job.acknowledged_at IS NOT NULL)
                )
                THEN 'changed'
                ELSE job.state"""
@@ -36,9 +38,11 @@ LOCKED_AS_SEEN: Final = """        FROM pgqueue_job
 CANCEL: Final = """/* pgqueue:cancel */
 """ + ASKED + """
            END AS state, job.cancel_requested_at, job.in_graph
-    FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
+    FROM unnest(
+        %(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[], %(seen_acknowledged)s::text[]
+    ) AS seen (id, state, instant, acknowledged)
     CROSS JOIN LATERAL (
-        SELECT id, state, finished_at, cancel_requested_at, in_graph
+        SELECT id, state, finished_at, acknowledged_at, cancel_requested_at, in_graph
 """ + LOCKED_AS_SEEN + """
 moved AS (
     UPDATE pgqueue_job AS job
@@ -74,7 +78,8 @@ FROM asked
 #
 # Executions stay. `isolated` stays, because a job that has crashed a worker can crash it again after a retry. Progress
 # stays, so that the task can continue from it. Jobs that had succeeded lose their progress, because their work has to
-# be done again. A job that was acknowledged is so no longer, and blocks its limit key again if it dies again.
+# be done again. A job that was acknowledged is so no longer, and blocks its limit key again if it dies again, unless
+# the key was erased: all erased jobs of a limit have one key.
 #
 # A job whose compensation has begun and is not over is not changed. The steps that were compensated are removed, so
 # they run again.
@@ -93,9 +98,11 @@ RETRY: Final = """/* pgqueue:retry */
         """ + EDITS + """
         LIMIT 1
            ) END AS is_edited
-    FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
+    FROM unnest(
+        %(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[], %(seen_acknowledged)s::text[]
+    ) AS seen (id, state, instant, acknowledged)
     CROSS JOIN LATERAL (
-        SELECT id, ctid AS place, state, finished_at, task_name, unique_key, in_graph
+        SELECT id, ctid AS place, state, finished_at, acknowledged_at, task_name, unique_key, in_graph
 """ + LOCKED_AS_SEEN + """
 fit AS MATERIALIZED (
     SELECT id, place, state
@@ -130,7 +137,11 @@ moved AS (
     UPDATE pgqueue_job AS job
     SET state = 'ready', attempt = 0, crashes = 0, result = NULL,
         finished_at = NULL, acknowledged_at = NULL, cancel_requested_at = NULL, unknown_since = NULL, expires_at = NULL,
-        limit_order = CASE WHEN job.limit_order = 3 THEN 2 ELSE job.limit_order END,
+        limit_order = CASE
+            WHEN job.limit_order IS DISTINCT FROM 3 THEN job.limit_order
+            WHEN right(job.limit_key, 9) = ':[erased]' THEN 1
+            ELSE 2
+        END,
         progress_done = CASE WHEN fit.state <> 'succeeded' THEN job.progress_done END,
         progress_total = CASE WHEN fit.state <> 'succeeded' THEN job.progress_total END,
         progress_message = CASE WHEN fit.state <> 'succeeded' THEN job.progress_message END,
@@ -161,7 +172,9 @@ WHERE id IN (SELECT id FROM moved) OR id NOT IN (SELECT id FROM fit)
 ACKNOWLEDGE: Final = """/* pgqueue:acknowledge */
 """ + ASKED + """
            END AS state, job.acknowledged_at, job.limit_order = 2 AS is_blocking
-    FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
+    FROM unnest(
+        %(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[], %(seen_acknowledged)s::text[]
+    ) AS seen (id, state, instant, acknowledged)
     CROSS JOIN LATERAL (
         SELECT id, state, finished_at, acknowledged_at, limit_order
 """ + LOCKED_AS_SEEN + """
@@ -262,9 +275,14 @@ SELECT id, CASE WHEN moves THEN state END FROM asked
 DELETE: Final = """/* pgqueue:delete */
 """ + ASKED + """
            END AS state, job.in_graph, job.batch_id
-    FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
+    FROM unnest(
+        %(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[], %(seen_acknowledged)s::text[]
+    ) AS seen (id, state, instant, acknowledged)
     CROSS JOIN LATERAL (
-        SELECT id, state, finished_at, in_graph, batch_id FROM pgqueue_job WHERE id = seen.id FOR UPDATE SKIP LOCKED
+        SELECT id, state, finished_at, acknowledged_at, in_graph, batch_id
+        FROM pgqueue_job
+        WHERE id = seen.id
+        FOR UPDATE SKIP LOCKED
     ) AS job
 ),
 old AS MATERIALIZED (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue.db.statements import execute
@@ -17,6 +17,8 @@ from .alias import connection_of
 
 READ: Final = 500
 """Latest entries of each action that are read."""
+RECORDED: Final = timedelta(days=6)
+"""How far back the first start of a release is known: workers that have stopped are removed after a week."""
 RELEASES_READ: Final = 1000
 """Pairs of release and version that are read."""
 
@@ -68,13 +70,13 @@ CROSS JOIN LATERAL (
 ) AS act
 WHERE act.jobs > 1 OR act.action <> ALL (%(of_many)s::varchar[])
 UNION ALL
-SELECT cancel.id, cancel.action, cancel.began_at, cancel.done_by, cancel.reason, 1, '{}'
+SELECT cancel.id, cancel.action, cancel.began_at, cancel.done_by, cancel.reason, 1, cancel.filter
 FROM (
     SELECT entry.id, entry.action, entry.began_at, left(entry.done_by, 150) AS done_by,
-           left(entry.reason, 500) AS reason
+           left(entry.reason, 500) AS reason, left(entry.filter::text, 2000) AS filter
     FROM pgqueue_audit_job AS changed
     CROSS JOIN LATERAL (
-        SELECT id, action, began_at, done_by, reason FROM pgqueue_audit WHERE id = changed.audit_id LIMIT 1
+        SELECT id, action, began_at, done_by, reason, filter FROM pgqueue_audit WHERE id = changed.audit_id LIMIT 1
     ) AS entry
     WHERE changed.job_id = %(job_id)s::bigint AND entry.action = 'cancel'
     ORDER BY changed.job_id DESC, changed.audit_id DESC
@@ -88,6 +90,8 @@ UNION ALL
 )
 """
 
+UNKNOWN: Final = {"message": "?"}
+"""Stands for a filter that was cut. It may have a value that the reason of the act repeats."""
 QUEUES: Final = ("queue_name", "queue", "queues")
 TASKS: Final = ("task_name", "tasks")
 """The keys of an act's filter with names of queues, and those with names of tasks."""
@@ -121,7 +125,8 @@ class PastAct(NamedTuple):
     def can_concern(self, keys: Collection[str], names: Collection[str]) -> bool:
         """Return whether the act names one of some queues or tasks under these keys, or names none at all."""
         named = [self.chosen[key] for key in keys if self.chosen.get(key)]
-        found = {name for each in named for name in (each if isinstance(each, list) else [each]) if name}
+        texts = [name for each in named for name in (each if isinstance(each, list) else [each])]
+        found = {name for name in texts if name and isinstance(name, str)}  # somebody can have stored any value
         return not found or not found.isdisjoint(names)
 
 
@@ -177,6 +182,7 @@ def past_acts(
             acts.append(PastAct(act_id, action, at, first, second, count, _chosen(chosen)))
         else:
             starts.append(FirstStart(first, second, at))
+    since = max(since, datetime.now(UTC) - RECORDED)
     acts.sort(key=lambda act: (act.began_at, act.act_id))
     cancels = [act for act in acts if act.action not in actions]
     return PastActs([act for act in acts if act.action in actions], cancels, _first_starts(starts, since, until))
@@ -202,5 +208,5 @@ def _chosen(text: str) -> Mapping[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        return {}
+        return UNKNOWN
     return found if isinstance(found, dict) else {}

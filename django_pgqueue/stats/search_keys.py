@@ -46,9 +46,10 @@ ORDER BY found.job_id DESC
 LIMIT %(limit)s
 """
 
-# Return the first values under a name that begin with a text, in their order, each once.
+# Return the first values under a name that begin with a text, in their order, each once. Of these, leave out those
+# whose newest job is of a task that is not in `task_names`: nobody knows what is sensitive in it.
 #
-# Index: pgqueue_search_key_value, one lookup per value
+# Index: pgqueue_search_key_value, two lookups per value; pgqueue_job_pkey
 SEARCH_VALUES: Final = """/* pgqueue:search_values */
 WITH RECURSIVE found AS (
     (
@@ -70,7 +71,20 @@ WITH RECURSIVE found AS (
     ) AS following
     WHERE found.place < %(limit)s
 )
-SELECT value FROM found
+SELECT found.value
+FROM found
+CROSS JOIN LATERAL (
+    SELECT job_id
+    FROM pgqueue_search_key
+    WHERE name = %(name)s AND value = found.value
+    ORDER BY job_id DESC
+    LIMIT 1
+) AS newest
+CROSS JOIN LATERAL (
+    SELECT task_name FROM pgqueue_job WHERE id = newest.job_id LIMIT 1
+) AS job
+WHERE job.task_name = ANY (%(task_names)s::varchar[])
+ORDER BY found.value
 """
 LAST: Final = "\U0010ffff"
 """A character behind all others in the order of the index."""
@@ -108,14 +122,17 @@ def jobs_by_search_keys(
     return [job_id for (job_id,) in execute(connection, JOBS_BY_SEARCH_KEYS, params)]
 
 
-def search_values(connection: Connection, name: str, beginning: str, limit: int) -> list[str]:
+def search_values(
+    connection: Connection, name: str, beginning: str, limit: int, *, task_names: Collection[str]
+) -> list[str]:
     """Return the first values of a search key that begin with a text, sorted. Runs one read-only statement.
 
     Args:
         connection: A Django connection or an engine connection to the database of the jobs.
         name: The name of the search key.
         beginning: The text.
-        limit: Values that are returned at most.
+        limit: Values that are read at most.
+        task_names: The tasks whose values may be returned.
     """
-    params = {"name": name, "first": beginning, "end": beginning + LAST, "limit": limit}
+    params = {"name": name, "first": beginning, "end": beginning + LAST, "limit": limit, "task_names": [*task_names]}
     return [value for (value,) in execute(connection, SEARCH_VALUES, params)]

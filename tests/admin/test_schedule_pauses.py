@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -84,6 +85,26 @@ def test_skip_selected_names_each_run_and_what_is_left_out(planner: Client, db: 
         assert planner.get(f"{SCHEDULES}skip/?schedules={ids}").status_code == 302
 
 
+def switch_of(client: Client, schedule: Schedule) -> dict[str, str]:
+    """Return the hidden input with what the page shows of a schedule and its pause."""
+    [found] = re.findall('name="shown_switch" value="([^"]*)"', text_of(client, url_of(schedule, "pause_until")))
+    return {"shown_switch": found}
+
+
+def test_pause_until_leaves_what_somebody_has_paused_meanwhile(planner: Client, db: None) -> None:
+    """A pause without an end, because of an incident, must not end by itself."""
+    schedule = make()
+    given = {"until": f"{timezone.now() + timedelta(days=2):%Y-%m-%dT%H:%M:%S}", **switch_of(planner, schedule)}
+    Schedule.objects.update(enabled=False)
+    assert "Nothing was changed" in planner.post(url_of(schedule, "pause_until"), given).content.decode()
+    schedule.refresh_from_db()
+    assert (schedule.enabled, schedule.paused_until) == (False, None)
+    assert "paused without an end now" in text_of(planner, url_of(schedule, "pause_until"))
+    planner.post(url_of(schedule, "pause_until"), {**given, **switch_of(planner, schedule)})
+    schedule.refresh_from_db()
+    assert schedule.paused_until is not None
+
+
 def test_pause_until_switches_off_and_says_until_when(planner: Client, db: None) -> None:
     schedule = make(missed="all")
     assert "Pause until…" in text_of(planner, url_of(schedule, "change"))
@@ -91,7 +112,7 @@ def test_pause_until_switches_off_and_says_until_when(planner: Client, db: None)
     for wrong in ("", "2001-01-01T00:00:00", "x"):
         assert planner.post(url_of(schedule, "pause_until"), {"until": wrong}).status_code == 200
     until = (timezone.now() + timedelta(days=2)).replace(microsecond=0)
-    given = {"until": f"{until:%Y-%m-%dT%H:%M:%S}"}
+    given = {"until": f"{until:%Y-%m-%dT%H:%M:%S}", **switch_of(planner, schedule)}
     answer = planner.post(url_of(schedule, "pause_until"), given, follow=True).content.decode()
     shown = f"{until:%Y-%m-%d %H:%M:%S}"
     assert f"The schedule is paused until {shown} UTC." in answer

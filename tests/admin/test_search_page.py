@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django_pgqueue.admin.console import search as search_page
 from django_pgqueue.admin.navigation import PLACES
 from django_pgqueue.job_search import search as job_search
-from django_pgqueue.models import Worker
+from django_pgqueue.models import Job, Worker
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 from tests.admin.conftest import JobMaker, add_execution
@@ -89,8 +89,10 @@ def test_parts_of_names_find_tasks_queues_and_workers(operator: Client, bill: An
     assert all(operator.get(url).status_code == 200 for each in queues.results for _, url in each.links)
     assert workers.results[0].url == f"/admin/pgqueue/worker/{worker.pk}/change/"
     assert results(operator, "shop.")["Tasks"] == ["shop.charge", "shop.gone"]
+    numbered = make_job(id=4711)
     for typed in ("4711", f"#{worker.pk}"):
         assert results(operator, typed)["Workers"] == ["bill-7.example.com, process 4711"]
+    assert results(operator, "4711")["Jobs"] == [f"#{numbered.pk} app.add (ready)"]
 
 
 def test_text_of_an_error_finds_dead_letters(
@@ -144,6 +146,9 @@ def test_suggestions_are_names_keys_and_values(operator: Client, bill: Any, monk
     assert suggested(operator, "customer:é") == ["customer:é1"]
     assert len(suggested(operator, "customer:")) == 7 and suggested(operator, "customer:6") == []
     assert "shop.charge" in suggested(operator, "CHAR") and "billing" in suggested(operator, "bil")
+    bill.enqueue("gone")
+    Job.objects.filter(search_keys__value="gone").update(task_name="shop.unknown")
+    assert suggested(operator, "customer:g") == [], "nobody knows what is sensitive in this task"
     assert suggested(operator, "") == suggested(operator, "other:4") == suggested(operator, "a\0") == []
     monkeypatch.setattr(search_page, "COMPLETIONS", 2)
     assert suggested(operator, "customer:") == ["customer:47", "customer:4711"]

@@ -150,10 +150,23 @@ def test_shortcuts_open_list_pages_and_search(page):
     expect(page).to_have_title(re.compile("^Jobs"))
     expect(page.locator("[data-keys-open]")).to_be_visible()  # the script of the new page has run
     page.keyboard.press("/")
-    expect(page.locator("#searchbar")).to_be_focused()
+    expect(page.locator("#pgqueue-search")).to_be_focused()
     page.keyboard.type("g?q")
-    expect(page.locator("#searchbar")).to_have_value("g?q")
+    expect(page.locator("#pgqueue-search")).to_have_value("g?q")
     expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+def test_shortcuts_can_be_turned_off(page):
+    visit(page, "overview")
+    page.locator("[data-keys-open]").click()
+    page.get_by_label("Turn the shortcuts off in this browser").check()
+    page.keyboard.press("Escape")
+    for _ in range(2):
+        page.locator("h1").first.click()
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog")).to_be_hidden()
+        page.reload()
+        expect(page.locator("[data-keys-open]")).to_be_visible()
 
 
 @pytest.mark.parametrize("name", SOME)

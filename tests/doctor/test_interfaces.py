@@ -127,7 +127,7 @@ def test_admin_page_shows_findings_with_the_worst_first(operator, calm):
     rows = re.findall(r'<th scope="row">(\w+)</th>', text)
     assert rows[0] == "autovacuum" and sorted(rows) == sorted(check.id for check in CHECKS)
     assert "Autovacuum is disabled for &#x27;pgqueue_job&#x27;." in text
-    assert "ALTER TABLE pgqueue_job RESET (autovacuum_enabled);" in text
+    assert "ALTER TABLE pgqueue_job RESET (autovacuum_enabled);" in text.replace("<wbr>", "")
     assert "Every job leaves dead rows" in text
     assert f"{len(CHECKS) - 2} of {len(CHECKS)} checks of the database “default” found nothing." in text
     assert '<a href="/admin/pgqueue/job/">' in text

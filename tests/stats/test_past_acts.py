@@ -16,6 +16,14 @@ from django_pgqueue.stats.past_acts import PastAct, past_acts
 pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def kept_for_ever(monkeypatch):
+    """The records of the workers of these tests are years old at some time."""
+    monkeypatch.setattr(module, "RECORDED", timedelta(days=36_500))
+
+
 HOUR = timedelta(hours=1)
 
 
@@ -83,7 +91,7 @@ def test_act_with_a_filter_that_nobody_can_read_names_nothing():
     add_act(1, chosen={"job_ids": list(range(10_000))})
     add_act(1, chosen={"queue_name": {"not": "a text"}, "tasks": 5})
     cut, odd = read()
-    assert cut.chosen == {} and cut.can_concern(["queue_name"], ["mail"])
+    assert cut.chosen == module.UNKNOWN and cut.can_concern(["queue_name"], ["mail"])
     assert odd.text("queue_name") == ""
 
 
@@ -127,6 +135,21 @@ def test_worker_without_supervisor_is_no_start_of_a_release():
     add_worker("a", 1)
     add_worker("of a shell", 2, supervisor_pid=None)
     assert starts() == []
+
+
+def test_start_is_unknown_after_the_records_of_workers_are_removed(monkeypatch):
+    """The first workers of a release may have been removed, while later ones are there."""
+    for release, days in (("a", 9), ("b", 8), ("c", 2)):
+        add_worker(release, 0, started_at=datetime.now(UTC) - timedelta(days=days))
+    monkeypatch.setattr(module, "RECORDED", timedelta(days=6))
+    now = datetime.now(UTC)
+    assert [start.release for start in past_acts((), now - timedelta(days=30), now).starts] == ["c"]
+
+
+def test_act_with_values_of_any_kind_names_only_texts():
+    add_act(1, chosen={"queues": [["a"], 5, "mail"], "worker_id": [1]})
+    [act] = read()
+    assert act.can_concern(module.QUEUES, {"mail"}) and not act.can_concern(module.QUEUES, {"pdf"})
 
 
 def test_number_of_releases_is_bounded(monkeypatch):

@@ -236,8 +236,8 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"pgqueue_search_key_value", "pgqueue_job_pkey"},
     ),
     "SEARCH_VALUES": (
-        {"name": "key0", "first": "1", "end": "1\U0010ffff", "limit": LIMIT},
-        {"pgqueue_search_key_value"},
+        {"name": "key0", "first": "1", "end": "1\U0010ffff", "limit": LIMIT, "task_names": ["task0", "task1"]},
+        {"pgqueue_search_key_value", "pgqueue_job_pkey"},
     ),
     "WAITING_IN_QUEUES": (
         {"queue_names": ["queue0", "queue1", "other"], "limit": LIMIT},

@@ -136,6 +136,17 @@ def test_retry_by_message_changes_only_jobs_with_it(engine, message, chosen):
     assert entry(engine, audit_id)["left_count"] == 0
 
 
+def test_listed_job_acknowledged_after_the_preview_stays(engine):
+    kept, done = die(engine, 2)
+    listed = Selection(job_ids=(kept, done))
+    seen = preview(engine, "retry", listed)
+    operator.acknowledge(engine, [done])
+    audit_id = request_act(engine, "retry", listed, previewed_at=seen.at)
+    finish(engine)
+    assert audited(engine, audit_id) == [kept] and states(engine)[done] == "dead"
+    assert preview(engine, "retry", listed).chosen == 1, "a later preview shows that it is acknowledged, and chooses it"
+
+
 def test_retry_by_message_takes_the_latest_job_of_a_key(engine):
     """The latest job of the key has another message, so the retry does not leave the earlier one for it."""
     [earlier], _ = die(engine, text="order 1 not found"), die(engine, text="no such shop")

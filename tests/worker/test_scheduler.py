@@ -282,6 +282,17 @@ def test_pause_with_end_goes_on_by_itself_by_missed_rule(clock, engine, make_wor
     assert ticks() == [*wanted, NINE + 3 * DAY]
 
 
+@pytest.mark.parametrize(("missed", "wanted"), [("skip", []), ("latest", [NINE]), ("all", [NINE])])
+def test_tick_just_before_the_end_of_a_pause_is_missed(clock, engine, make_worker, missed, wanted):
+    """Without the pause, a tick of half a minute ago would be on time, and would fire with every rule."""
+    worker = make_worker(DAILY._replace(missed=missed))
+    worker()
+    schedules.pause_schedule(engine, row("daily").pk, until=NINE + timedelta(seconds=30))
+    clock.set(NINE + timedelta(seconds=30))
+    worker()
+    assert ticks() == wanted
+
+
 def test_fire_during_pause_with_end_does_nothing(clock, engine):
     helpers.make_schedule(engine, due_in=30.0)
     schedules.pause_schedule(engine, row("nightly").pk, for_seconds=3600.0)

@@ -70,9 +70,9 @@ def _row(request: HttpRequest, entry: AuditEntry) -> dict[str, Any]:
 
 
 def _reason(request: HttpRequest, entry: AuditEntry) -> str:
-    """Return the reason of an act. A person may repeat the value of a limit key in it, so it is hidden with the key."""
+    """Return the reason of an act, or "" if the user may not see it."""
     chosen = entry.filter if isinstance(entry.filter, dict) else {}
-    is_visible = private.may_view_key(request, str(chosen.get("limit_key") or ""))
+    is_visible = private.may_view_reason(request, chosen.get("limit_key"), chosen.get("message"))
     return visible(entry.reason[:REASON_SHOWN]) if is_visible else ""
 
 

@@ -64,16 +64,13 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any] | HttpResponse:
         return {"typed": "", "sections": []}
     found = search_keys.search(request, alias, typed)
     job = _job(alias, typed)
-    keyed = _with_key(request, typed, found)
-    if job is not None and (typed.startswith("#") or not keyed.results):
+    if job is not None and typed.startswith("#"):
         return redirect_to(request, "job_change", job.pk)
-    sections = [
-        SearchSection(_("Jobs"), [] if job is None else [_result_of(request, job)]),
-        keyed,
-        *_names(request, alias, typed),
-        _workers(request, alias, typed),
-        _messages(request, alias, typed),
-    ]
+    others = [_with_key(request, typed, found), *_names(request, alias, typed), _workers(request, alias, typed)]
+    if job is not None and not any(section.results for section in others):
+        return redirect_to(request, "job_change", job.pk)
+    jobs = SearchSection(_("Jobs"), [] if job is None else [_result_of(request, job)])
+    sections = [jobs, *others, _messages(request, alias, typed)]
     return {
         "typed": typed,
         "sections": [section for section in sections if section.results],
@@ -117,7 +114,8 @@ def _names(request: HttpRequest, alias: str, typed: str) -> Iterator[SearchSecti
     used = stats.names(connections[alias])
     tasks = _containing(typed, {*used.tasks, *(task.name for task in registry.all_tasks())})
     queues = _containing(typed, {*used.queues, *(task.queue_name for task in registry.all_tasks())})
-    yield _section(_("Tasks"), tasks, lambda name: _of_name(request, name, "task", page_url(request, "tasks")))
+    page = page_url(request, "tasks")
+    yield _section(_("Tasks"), tasks, lambda name: _of_name(request, name, "task", page and f"{page}#task-{name}"))
     yield _section(
         _("Queues"), queues, lambda name: _of_name(request, name, "queue", page_url(request, "queue", queue=name))
     )
@@ -185,7 +183,8 @@ def _completions(request: HttpRequest, alias: str) -> dict[str, list[str]]:
     typed = _typed(request)
     name, colon, value = typed.partition(":")
     if colon and name in search_keys.completed_names(request):
-        values = search_values(connections[alias], name, value, COMPLETIONS)
+        known = {each for task in registry.all_tasks() for each in registry.names_of(task.name)}
+        values = search_values(connections[alias], name, value, COMPLETIONS, task_names=known)
         return {"completions": [f"{name}:{each}" for each in values]}
     if not typed:
         return {"completions": []}

@@ -13,6 +13,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from django_pgqueue.acts import PAUSE, RESUME, STOP_WORKER
+from django_pgqueue.admin import private
 from django_pgqueue.admin.formatting import by_until, seen_at, shortened
 from django_pgqueue.admin.past_acts import act_text, deploy_text
 from django_pgqueue.declared.limits import name_of
@@ -43,14 +44,15 @@ def acts_around(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any
     found += [
         (each.started_at, _("first worker of %(what)s") % {"what": deploy_text(each)}, "") for each in past.starts
     ]
-    found += [(act.began_at, _cancel_text(act), "cancelling") for act in past.cancels]
+    found += [(act.began_at, _cancel_text(request, act), "cancelling") for act in past.cancels]
     return sorted(found)[-SHOWN - 1 :]
 
 
 def _concerns(act: PastAct, job: Job, worker_ids: Collection[int]) -> bool:
     """Return whether an act paused or resumed what the job belongs to, or stopped a worker that ran it."""
     if act.action == STOP_WORKER.name:
-        return act.chosen.get("worker_id") in worker_ids
+        worker_id = act.chosen.get("worker_id")  # somebody can have stored any value there
+        return isinstance(worker_id, int) and worker_id in worker_ids
     limit_key = act.text("limit_key")
     return (
         act.text("queue_name") == job.queue_name
@@ -59,6 +61,7 @@ def _concerns(act: PastAct, job: Job, worker_ids: Collection[int]) -> bool:
     )
 
 
-def _cancel_text(act: PastAct) -> str:
+def _cancel_text(request: HttpRequest, act: PastAct) -> str:
     text = _("cancelled%(who)s") % {"who": by_until(act.done_by, None)}
-    return f"{text}: {shortened(act.reason)}" if act.reason else text
+    is_visible = private.may_view_reason(request, act.text("limit_key"), act.text("message"))
+    return f"{text}: {shortened(act.reason)}" if act.reason and is_visible else text

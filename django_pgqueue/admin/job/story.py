@@ -55,6 +55,10 @@ def story(
     vars(job)["latest_execution"] = attempts[0]["execution"] if attempts else None
     is_visible = private.is_visible(job)
     acknowledgement = acknowledgement_of(str(job._state.db), job)
+    if not is_visible:  # a person may repeat the value of a limit key, or an error message, in the reason
+        retries = [each._replace(reason="") if each.has_values else each for each in retries]
+        if acknowledgement is not None and acknowledgement.has_values:
+            acknowledgement = acknowledgement._replace(reason="")
     why = _why(job)
     quotes = why is not None and why.reason in QUOTES_ERROR
     around = past_acts.acts_around(request, job, attempts)

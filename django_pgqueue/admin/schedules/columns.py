@@ -162,7 +162,9 @@ def shown_ticks(schedule: Schedule) -> list[dict[str, Any]]:
 
 def _instants(schedule: Schedule) -> Iterator[datetime]:
     if schedule.enabled and words.is_paused(schedule, seen_at(schedule)):
-        start = cast(datetime, schedule.paused_until)
+        start = cast(datetime, schedule.paused_until) - timedelta(
+            microseconds=1
+        )  # a run at the end is not in the pause
     else:
         yield schedule.next_run_at
         start = max(schedule.next_run_at, seen_at(schedule))  # missed ticks are not previewed

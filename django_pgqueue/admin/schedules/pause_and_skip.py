@@ -40,6 +40,8 @@ MOST: Final = 100
 """Schedules whose next runs one request skips at most."""
 IDS: Final = "schedules"
 """The parameter with the ids of the schedules that were selected in the list."""
+SWITCH_FIELD: Final = "shown_switch"
+"""The hidden input with what the page showed of a schedule and its pause."""
 AFTER_PAUSE: Final = {
     "skip": gettext_lazy("The runs during the pause are not made up for: this is the schedule's rule for missed runs."),
     "latest": gettext_lazy(
@@ -78,8 +80,11 @@ def links(request: HttpRequest, schedule: Schedule) -> list[tuple[str, str]]:
 
 def skip_selected(request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
     """Show the page about the selected schedules."""
-    ids = ",".join(str(each) for each in queryset.values_list("pk", flat=True)[:MOST])
-    return redirect_to(request, "schedule_skip_selected", **{IDS: ids})
+    ids = list(queryset.values_list("pk", flat=True)[: MOST + 1])
+    if len(ids) > MOST:
+        text = _("Only the first %(count)s of the selected schedules are here. Select fewer, and repeat it.")
+        messages.warning(request, text % {"count": f"{MOST:,}"})
+    return redirect_to(request, "schedule_skip_selected", **{IDS: ",".join(map(str, ids[:MOST]))})
 
 
 # ---------------------------------------------------------------------------- skip the next run
@@ -207,8 +212,11 @@ def pause_view(request: HttpRequest, object_id: int, site: Any, rows: Rows) -> H
         return redirect_to(request, "schedule_changelist")
     form = SchedulePauseForm(request.POST) if request.method == "POST" else SchedulePauseForm()
     if form.is_bound and form.is_valid():
-        _pause(request, schedule, form.cleaned_data["until"])
-        return redirect_to(request, "schedule_change", object_id)
+        if request.POST.get(SWITCH_FIELD) == _switch_of(schedule):
+            _pause(request, schedule, form.cleaned_data["until"])
+            return redirect_to(request, "schedule_change", object_id)
+        text = _("Nothing was changed: the schedule was changed, paused or resumed since the page was shown.")
+        messages.warning(request, text)
     return form_page(
         request,
         site,
@@ -216,13 +224,20 @@ def pause_view(request: HttpRequest, object_id: int, site: Any, rows: Rows) -> H
         title=_("Pause %(name)s until a time") % {"name": visible(schedule.name)},
         submit=_("Pause"),
         back=page_url(request, "schedule_change", object_id),
+        hidden=shown.hidden_input(SWITCH_FIELD, _switch_of(schedule)),
         notes=[
+            "" if schedule.enabled else _("The schedule is paused without an end now. This gives the pause an end."),
             _("No run happens before this time. Jobs that are enqueued already run all the same."),
             AFTER_PAUSE.get(schedule.missed, ""),
             _("If you resume the schedule before, the runs of the pause are skipped."),
         ],
         place="schedule_changelist",
     )
+
+
+def _switch_of(schedule: Schedule) -> str:
+    """Return the definition of a schedule and its pause as text, to compare them with what the page showed."""
+    return f"{schedule.revision}:{schedule.enabled}:{shown.number(schedule.paused_until)}"
 
 
 def _pause(request: HttpRequest, schedule: Schedule, until: datetime) -> None:

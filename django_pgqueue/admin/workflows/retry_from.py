@@ -30,12 +30,15 @@ from django_pgqueue.stats.graphs.downstream import RetryEffect
 
 ROWS_SHOWN: Final = 100
 MOST_REASON: Final = 1000
+RETRIED: Final = (RetryEffect.RUNS, RetryEffect.BLOCKED)
+"""What becomes of the jobs that the act retries. It cancels others of them again."""
 EFFECTS: Final[dict[RetryEffect, Promise | str]] = {
     RetryEffect.RUNS: gettext_lazy("runs again"),
     RetryEffect.CANCELLED: gettext_lazy("is cancelled again, because it depends on another failed job"),
     RetryEffect.BLOCKED: gettext_lazy("waits until another failed job is retried"),
     RetryEffect.WAITS: gettext_lazy("waits for these jobs"),
     RetryEffect.LEFT: gettext_lazy("is running, and is left alone"),
+    RetryEffect.KEPT: gettext_lazy("has succeeded, and is left alone, because it depends on another failed job"),
 }
 
 
@@ -104,7 +107,7 @@ def _page(request: HttpRequest, plan: WorkflowRetryPlan, site: AdminSite) -> Htt
     context: dict[str, Any] = {
         "rows": rows,
         "more": max(len(plan.nodes) - ROWS_SHOWN, 0),
-        "count": len(plan.seen),
+        "count": sum(plan.effects[job_id] in RETRIED for job_id in plan.seen),
         "succeeded": len(plan.succeeded),
         "failed_before": _failed_before(request, plan),
         "hidden": shown.hidden(plan.seen),

@@ -144,7 +144,7 @@ def run_action(
     notes = {"total": len(changing), "reason": options["reason"], "rate": options["rate"]}
     stops = after_batch is not None
     audit = ActAudit(connection, action.name, chosen, done_by=user_name(), stops_on_repeat=stops, **notes)
-    seen = {job.pk: Seen(job.state, job.finished_at, job.run_after) for job in fitting}
+    seen = {job.pk: Seen(job.state, job.finished_at, job.run_after, job.acknowledged_at is not None) for job in fitting}
     changes = ActRun(connection, action.act, seen, audit, change_options, left_out)
     change_all(action.done, changes, audit, out, options["rate"], after_batch or (lambda job_ids: None))
 

@@ -28,14 +28,14 @@
         resize(box, by ? scale * FACTOR ** by : whole);
     };
 
-    const goToNextFailed = (box) => {
+    const goToNextFailed = (box, focuses) => {
         const found = [...box.querySelectorAll("[data-failed]")];
         if (!found.length) return;
         failed = (failed + 1) % found.length;
         const chosen = found[failed], link = chosen.closest("a");
         box.querySelectorAll(".pgqueue-box-chosen").forEach((each) => each.classList.remove("pgqueue-box-chosen"));
         chosen.classList.add("pgqueue-box-chosen");
-        if (link) link.focus({ preventScroll: true });
+        if (link && focuses) link.focus({ preventScroll: true });
         const at = chosen.getBoundingClientRect(), frame = box.getBoundingClientRect();
         box.scrollBy(
             at.left + at.width / 2 - frame.left - box.clientWidth / 2, at.top + at.height / 2 - frame.top - box.clientHeight / 2
@@ -49,7 +49,7 @@
         "=": (box) => zoom(box, 1),
         "-": (box) => zoom(box, -1),
         "0": (box) => zoom(box, 0),
-        "n": goToNextFailed,
+        "n": (box) => goToNextFailed(box, true),
     };
 
     /* live.js replaces the graph: show the tools of the new one, and restore the zoom and the place. */
@@ -69,7 +69,7 @@
     document.addEventListener("click", (event) => {
         const button = event.target.closest("[data-graph-tools] button");
         if (!button) return;
-        if (button.hasAttribute("data-next-failed")) goToNextFailed(graph());
+        if (button.hasAttribute("data-next-failed")) goToNextFailed(graph(), false);
         else zoom(graph(), Number(button.dataset.zoom));
     });
     document.addEventListener("keydown", (event) => {

@@ -22,6 +22,31 @@
     };
     const regions = () => [...document.querySelectorAll("[data-live][id]")];
 
+    /* Django's script for the checkboxes of a list reads the rows once. It gets the rows that are there when it asks. */
+    const rows = {
+        forEach(act) { [...this].forEach(act); },
+        *[Symbol.iterator]() { yield* document.querySelectorAll("tr input.action-select"); },
+    };
+    let known = null;
+    const selectRows = () => {
+        const toggle = document.getElementById("action-toggle");
+        if (!window.Actions || !toggle || toggle === known) return;
+        known = toggle;
+        try {
+            window.Actions(rows, { parent: toggle.closest(".result-list-wrapper") ?? document });
+        } catch { /* The theme has a script of its own. */ }
+    };
+
+    /* Of a list with the same columns, only the rows are replaced, so that the scripts keep what they have bound. */
+    const replace = (region, fresh) => {
+        const [old, now] = [region, fresh].map((each) => each.querySelector("#result_list"));
+        if (old?.tBodies[0] && now?.tBodies[0] && old.tHead?.textContent === now.tHead?.textContent) {
+            old.tBodies[0].replaceChildren(...now.tBodies[0].rows);
+        } else {
+            region.replaceWith(fresh);
+        }
+    };
+
     if (control && regions().length) {
         const select = control.querySelector("select");
         const state = control.querySelector("[data-live-state]");
@@ -53,13 +78,12 @@
                 const isLeft = regions().map((region) => {
                     const fresh = page.getElementById(region.id);
                     if (!fresh || isInUse(region)) return true;
-                    region.replaceWith(fresh);
+                    replace(region, fresh);
                     return false;
                 });
                 if (!isLeft.includes(true)) asOf.replaceWith(asOf = page.getElementById(asOf.id));
-                /* Django's script for the checkboxes of a list knows only the rows of the first page. */
-                if (window.Actions) window.Actions(document.querySelectorAll("tr input.action-select"));
                 count();
+                selectRows();
                 state.textContent = "";
             } catch {
                 state.textContent = failed;
@@ -76,7 +100,7 @@
         if ([...select.options].some((option) => option.value === seconds)) select.value = seconds;
         select.addEventListener("change", () => { remember(select.value); state.textContent = ""; plan(); });
         document.addEventListener("toggle", (event) => event.target.toggleAttribute("data-opened", event.target.open), true);
-        document.addEventListener("pgqueue-refresh", refresh);
+        document.addEventListener("pgqueue-refresh", (event) => { event.preventDefault(); refresh(); });
         control.hidden = false;
         plan();
     }

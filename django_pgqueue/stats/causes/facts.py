@@ -51,8 +51,7 @@ FROM (
     SELECT failing.task_name, jobs.acknowledged = 0 OR jobs.total < %(jobs)s AS is_exact,
            CASE
                WHEN jobs.acknowledged = 0 THEN failing.dead
-               WHEN jobs.total < %(jobs)s THEN failing.dead - jobs.acknowledged
-               ELSE jobs.dead
+               ELSE least(failing.dead, jobs.dead)
            END AS dead
     FROM failing
     CROSS JOIN LATERAL (

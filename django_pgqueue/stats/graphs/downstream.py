@@ -30,6 +30,8 @@ class RetryEffect(StrEnum):
     """It has not started, and waits for the retried jobs."""
     LEFT = "left"
     """It is running."""
+    KEPT = "kept"
+    """It has succeeded, and a retry would be cancelled, because another job that it depends on has failed."""
 
 
 def nodes_from(graph: WorkflowGraph, job_id: int) -> list[GraphNode]:

@@ -204,6 +204,8 @@ def due_ticks(schedule: Scheduled) -> list[datetime]:
     )
     ticks = [schedule.next_run_at, *later_ticks][-MISSED_LIMIT:]
     on_time = schedule.seen_at - timedelta(seconds=LATE_SECONDS)
+    if schedule.paused_until is not None and schedule.paused_until <= schedule.seen_at:
+        on_time = max(on_time, schedule.paused_until)  # what came during the pause was missed, however late it ended
     if schedule.missed == "all":
         return ticks
     late = [tick for tick in ticks if tick >= on_time]
