@@ -75,7 +75,7 @@ EDIT_AND_RETRY: Final = OperatorAct(
 )
 ENQUEUE: Final = OperatorAct("enqueue", _("Enqueue"), (VIEW_JOB, "pgqueue.enqueue_job"))
 ERASE: Final = JobAct("erase", _("Erase values"), (VIEW_JOB, "pgqueue.erase_job"))
-"""`history.erase()` runs it, and writes the audit. It is no bulk act."""
+"""`history.erase()` runs it, and writes the audit. It cannot run as a bulk act."""
 
 STOP_WORKER: Final = OperatorAct(
     AUDITED_AS[RequestKind.STOP], _("Request to stop"), ("pgqueue.view_worker", "pgqueue.stop_worker")

@@ -157,7 +157,7 @@ class JobAdmin(JobColumns):
     has_remove_permission = DELETE.is_allowed
 
     retry_selected = selected_action(_("Retry selected"), RETRY, "retry")
-    acknowledge_selected = selected_action(_("Acknowledge selected"), ACKNOWLEDGE, "acknowledge")
+    acknowledge_selected = selected_action(_("Acknowledge selected…"), ACKNOWLEDGE, "acknowledge")
     cancel_selected = selected_action(_("Cancel selected"), CANCEL, "cancel")
     run_selected = selected_action(_("Run selected now"), RUN_NOW, "run")
     move_selected = selected_action(_("Move selected…"), MOVE, "move")

@@ -218,8 +218,9 @@ def _path(request: HttpRequest, current: str, title: Any) -> list[dict[str, Any]
     for group in GROUPS:
         for place in group.pages:
             if place.name == current:
+                urls = (allowed_url(request, each.name) for each in group.pages)
                 found = [
-                    {"label": group.label, "url": allowed_url(request, group.pages[0].name)},
+                    {"label": group.label, "url": next(filter(None, urls), "")},
                     {"label": place.label, "url": allowed_url(request, place.name)},
                 ]
     labels = [*(str(each["label"]) for each in found), str(title)]

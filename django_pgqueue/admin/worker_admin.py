@@ -184,11 +184,13 @@ def list_context(alias: str) -> dict[str, Any]:
     live = [worker for worker in workers if worker.is_live]
     silent = [worker for worker in workers if not worker.is_live]
     jobs = _jobs_by_worker([*live, *silent[:SILENT_SHOWN]], alias)
-    newest = max(live, key=lambda worker: worker.started_at, default=None)
+    deployed = [worker for worker in live if worker.supervisor_pid is not None]  # others run one job of a person
+    newest = max(deployed, key=lambda worker: worker.started_at, default=None)
     by_host = defaultdict(list)
     for worker in sorted(live, key=lambda worker: (worker.host, worker.pid)):
         by_host[worker.host].append(worker)
-    versions, releases = Counter(worker.version for worker in live), Counter(worker.release for worker in live)
+    versions = Counter(worker.version for worker in deployed)
+    releases = Counter(worker.release for worker in deployed)
     stopped = Worker.objects.using(alias).filter(stopped_at__isnull=False).order_by("-pk")
     stopped = stopped.annotate(seen_at=statement_time())
     return {

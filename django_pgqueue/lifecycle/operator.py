@@ -231,8 +231,9 @@ def _repeat_while_locked(
             "job_ids": list(ids),
             "seen_states": texts(job.state for job in as_seen),
             "seen_instants": texts(exact(getattr(job, instant)) for job in as_seen),
-            "seen_acknowledged": texts(SEEN_ACKNOWLEDGED[job.is_acknowledged] for job in as_seen),
         }
+        if instant == "finished_at":
+            compared["seen_acknowledged"] = texts(SEEN_ACKNOWLEDGED[job.is_acknowledged] for job in as_seen)
         return _answers(connection, statement, {**compared, **params}, nodes, limit)
 
     changed: dict[int, State] = {}

@@ -50,7 +50,7 @@ def test_page_asks_what_to_erase_then_erases_it(client: Client, dead: Job, make_
     page = text_of(client, f"{JOBS}{dead.pk}/change/")
     assert "Erase values</button>" in page and SECRET in page
     page = post(client, dead)
-    assert "Erase values of app.add" in page and "Nobody can restore what is erased" in page
+    assert "Erase values of app.add" in page and "Erased values cannot be restored" in page
     assert all(f'name="{name}"' in page for name in ALL)
     for wrong, says in ((ALL, "This field is required"), ({"reason": "a"}, "Choose at least one kind")):
         assert says in post(client, dead, confirmed="1", **wrong)

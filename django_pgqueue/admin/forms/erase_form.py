@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from django import forms
+from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from django_pgqueue import history
 from django_pgqueue.acts import ERASE
@@ -30,8 +31,8 @@ from .reason_form import REASON_LENGTH, hidden_inputs
 KINDS: Final = ("arguments", "results", "errors", "logs")
 """The parameters of `history.erase()` that the form asks for, each in a field whose name begins with `erase_`."""
 NOTES: Final = (
-    gettext_lazy("Nobody can restore what is erased. The jobs stay, with their task, times, states and attempts."),
-    gettext_lazy("A job without its arguments cannot be retried: its attempt would fail."),
+    gettext_lazy("Erased values cannot be restored. The jobs stay, with their task, times, states and attempts."),
+    gettext_lazy("If somebody retries a job without its arguments, its task is not called, and the job is dead again."),
 )
 
 
@@ -76,7 +77,8 @@ def ask_what(
 def erase(request: HttpRequest, seen: Mapping[int, Seen]) -> Sequence[Job]:
     """Erase the values that the form names, of jobs that are still as the page showed them. Return the changed ones.
 
-    A second click on the button waits for the rows, and then finds that they were erased since the page was shown.
+    A job that another session has locked is left: a second click on the button, or an archive, may have it. After its
+    commit, a second click finds that the job was erased since the page was shown.
     """
     form = EraseForm(request.POST)
     form.is_valid()  # `ask_what()` has seen that it is
@@ -86,7 +88,8 @@ def erase(request: HttpRequest, seen: Mapping[int, Seen]) -> Sequence[Job]:
     kinds = {kind: form.cleaned_data[f"erase_{kind}"] for kind in KINDS}
     by, reason = request.user.get_username(), form.cleaned_data["reason"]
     with transaction.atomic(using=alias):
-        locked = jobs.filter(pk__in=seen, finished_at__isnull=False).order_by("pk").select_for_update(no_key=True)
+        finished = jobs.filter(pk__in=seen, finished_at__isnull=False).order_by("pk")
+        locked = finished.select_for_update(no_key=True, skip_locked=True)
         now = {job.pk: job for job in locked.only("id", "task_name", "state", "finished_at")}
         again = set(audited.filter(job_id__in=seen, **since).values_list("job_id", flat=True))
         same = [
@@ -97,4 +100,13 @@ def erase(request: HttpRequest, seen: Mapping[int, Seen]) -> Sequence[Job]:
         if not same:
             return []
         done = history.erase(jobs=same, by=by, reason=reason, database=alias, **kinds)
+    if done.needed:
+        text = ngettext(
+            "%(count)s job was left: another job of its workflow is unfinished, and can need its result. Erase the "
+            "other values without the result.",
+            "%(count)s jobs were left: other jobs of their workflows are unfinished, and can need their results. Erase "
+            "the other values without the results.",
+            done.needed,
+        )
+        messages.warning(request, text % {"count": f"{done.needed:,}"})
     return [now[pk] for pk in audited.filter(entry_id=done.audit_id).values_list("job_id", flat=True)]

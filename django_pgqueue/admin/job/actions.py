@@ -33,6 +33,7 @@ from django_pgqueue.acts import JobAct
 from django_pgqueue.acts.job_changes import ActAudit, ActRun, edited_jobs
 from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import log_change
+from django_pgqueue.admin.buttons import back_of
 from django_pgqueue.admin.formatting import seen_at, visible
 from django_pgqueue.admin.forms import confirmation
 from django_pgqueue.admin.forms.erase_form import ask_what, erase
@@ -102,10 +103,7 @@ class JobOperation(Operation):
     def run(
         self, request: HttpRequest, seen: Mapping[int, Seen], edited: Collection[int] = (), *, alone: bool = False
     ) -> Collection[int]:
-        """Change jobs, and log it in the audit and in the history of each. Return those that have changed.
-
-        The jobs `edited` are left out.
-        """
+        """Change jobs except `edited`, log it in the audit and in the history of each, and return the changed ones."""
         connection, asked = connections[databases.chosen(request)], len(seen)
         chosen = {"selected": asked, **({"edited": len(edited)} if edited else {})}
         notes = {"total": asked - len(edited), "reason": self.reason}
@@ -194,8 +192,9 @@ class AskingOperation(JobOperation):
     title_of_many: ClassVar[Any]
 
     def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
-        title, back = self.title % {"job": visible(str(job))}, page_url(request, "job_change", job.pk)
-        return type(self).question(request, seen, site, title=title, back=back)
+        back = back_of(request) or page_url(request, "job_change", job.pk)
+        more, title = shown.hidden_input("back", back), self.title % {"job": visible(str(job))}
+        return type(self).question(request, seen, site, more, title=title, back=back)
 
     def ask_many(
         self, request: HttpRequest, seen: Mapping[int, Seen], site: AdminSite, edited: Mapping[int, int | None]
