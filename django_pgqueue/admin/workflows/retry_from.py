@@ -31,7 +31,7 @@ from django_pgqueue.stats.graphs.downstream import RetryEffect
 ROWS_SHOWN: Final = 100
 MOST_REASON: Final = 1000
 RETRIED: Final = (RetryEffect.RUNS, RetryEffect.BLOCKED)
-"""What becomes of the jobs that the act retries. It cancels others of them again."""
+"""The effects on the jobs that the act retries. Others that it also resets are cancelled again."""
 EFFECTS: Final[dict[RetryEffect, Promise | str]] = {
     RetryEffect.RUNS: gettext_lazy("runs again"),
     RetryEffect.CANCELLED: gettext_lazy("is cancelled again, because it depends on another failed job"),

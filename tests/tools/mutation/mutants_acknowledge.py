@@ -29,8 +29,20 @@ ACKNOWLEDGE = [
         Mutant("a retried job is still acknowledged", "acknowledged_at = NULL, ", "", "RETRY"),
         Mutant(
             "a retried job blocks its key no more",
-            "CASE WHEN job.limit_order = 3 THEN 2 ELSE",
-            "CASE WHEN false THEN 2 ELSE",
+            "            ELSE 2\n",
+            "            ELSE 1\n",
+            "RETRY",
+        ),
+        Mutant(
+            "an act changes a job that was acknowledged since",
+            "seen.acknowledged <> '' AND",
+            "false AND",
+            "RETRY",
+        ),
+        Mutant(
+            "a retry with an erased key blocks the others",
+            "= ':[erased]' THEN 1",
+            "= ':[erased]' THEN 2",
             "RETRY",
         ),
         Mutant(
@@ -41,8 +53,8 @@ ACKNOWLEDGE = [
         ),
         Mutant(
             "acknowledged jobs count as failures of their task",
-            "THEN failing.dead - jobs.acknowledged",
-            "THEN failing.dead",
+            "ELSE least(failing.dead, jobs.dead)",
+            "ELSE failing.dead",
             inside="DEAD_IN_A_ROW",
         ),
     ),

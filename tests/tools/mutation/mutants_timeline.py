@@ -54,8 +54,8 @@ TIMELINE = [
         ),
         Mutant(
             "every stop of a worker concerns a job",
-            'return act.chosen.get("worker_id") in worker_ids',
-            "return True",
+            "isinstance(worker_id, int) and worker_id in worker_ids",
+            "True",
             inside="past_acts._concerns",
         ),
         Mutant(
