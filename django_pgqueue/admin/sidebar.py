@@ -50,7 +50,8 @@ def sidebar(
             models = {f"{each['object_name'].lower()}_changelist": each for each in app["models"]}
             app["models"] = [
                 {
-                    **models.pop(name, {"object_name": name, "add_url": None, "view_only": True}),
+                    # Django makes an id of the name of the object, and a page has parts with such ids.
+                    **models.pop(name, {"object_name": f"{name}_page", "add_url": None, "view_only": True}),
                     "name": _with_count(request, name, label, overview),
                     "admin_url": url if is_current else _never_current(url),
                 }

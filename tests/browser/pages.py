@@ -8,7 +8,7 @@ import pytest
 from django.db.models import Model
 from playwright.sync_api import Page, expect
 
-from django_pgqueue.models import DeadJob, Job, Pause, Schedule, Worker
+from django_pgqueue.models import AuditEntry, DeadJob, Job, Pause, Schedule, Worker
 
 PAGES: Final[dict[str, str]] = {
     "index": "",
@@ -50,6 +50,7 @@ PAGES: Final[dict[str, str]] = {
     "incidents": "pgqueue/job/incidents/",
     "search": "pgqueue/job/search/?q=mail",
     "bulk acts": "pgqueue/job/bulk_acts/",
+    "bulk act": "pgqueue/job/bulk_act/?id={act}",
     "bulk act, preview": "pgqueue/job/bulk_preview/?action=retry&state=dead&queue=webhooks",
     "doctor": "pgqueue/job/doctor/",
     "workers": "pgqueue/worker/",
@@ -113,6 +114,7 @@ def examples() -> dict[str, int]:
         "schedule": Schedule.objects.first(),
         "worker": Worker.objects.order_by("pk").first(),
         "pause": Pause.objects.first(),
+        "act": AuditEntry.objects.first(),
     }
     return {name: row.pk for name, row in rows.items() if row}
 
