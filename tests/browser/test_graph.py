@@ -46,8 +46,11 @@ def test_graph_goes_to_the_next_failed_job_and_retries_from_it(page: Page) -> No
     expect(page.locator("[data-graph-state]")).to_have_text("1 / 1")
     expect(box).to_be_in_viewport()
     expect(page.locator(".pgqueue-box-chosen")).to_have_count(1)
-    expect(page.get_by_role("link", name=f"print_invoice #{dead.pk}: dead")).to_be_focused()
+    expect(page.get_by_role("button", name="Next failed job")).to_be_focused()  # a second press must not open the job
+    link = page.get_by_role("link", name=f"print_invoice #{dead.pk}: dead")
+    page.locator(".pgqueue-graph").get_by_role("link").first.focus()
     page.keyboard.press("n")
+    expect(link).to_be_focused()
     expect(page.locator("[data-graph-state]")).to_have_text("1 / 1")
     page.get_by_role("link", name=f"Retry from #{dead.pk}…", exact=True).click()
     page.get_by_role("button", name="Yes, retry 2 jobs").click()
