@@ -94,7 +94,8 @@ RECORDED: Final = """() => {
 # The text of what can be activated, without what Django's own scripts add, and without the zoom of a graph.
 CONTROLS: Final = """() => [...document.querySelectorAll("#content :is(a, button, input[type=submit], summary)")]
     .filter(element => element.checkVisibility()
-        && !element.closest(".datetimeshortcuts, .calendarbox, .clockbox, .actions, [data-graph-tools], [data-keys-open]"))
+        && !element.closest(".datetimeshortcuts, .calendarbox, .clockbox, .actions")
+        && !element.closest("[data-graph-tools], [data-keys-open]"))
     .map(element => (element.innerText || element.value || "").trim()
         .replace(/\\d+( (ms|s|min|h|d)\\b)?/g, "0").replace(/0( 0)+/g, "0"))"""
 
