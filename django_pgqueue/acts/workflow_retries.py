@@ -1,6 +1,6 @@
 """Retry a workflow from a node: the failed node and everything that depends on it, in one act.
 
-The admin calls it. `plan_retry()` reads which jobs that are, for the page that asks. `retry_from()` retries them in one
+The admin calls it. `plan_retry()` reads these jobs for the page that asks. `retry_from()` retries them in one
 transaction, each only if it is still as it was seen. It changes nothing if the node itself is not retried: otherwise
 its dependents would run without its result.
 """

@@ -25,7 +25,7 @@ def add_release(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--release",
         metavar="NAME",
-        help="Name of the project's release, such as a tag or a commit, for the admin. Default: the environment "
+        help="Name of the project's release, such as a tag or a commit, shown in the admin. Default: the environment "
         f"variable {VARIABLE}, or none.",
     )
 

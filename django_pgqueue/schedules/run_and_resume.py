@@ -58,7 +58,7 @@ def pause(
     until: datetime | timedelta | None = None,
     by: str = "",
 ) -> bool:
-    """Pause a schedule: until a time, for a time, or until `resume()`. Return False if that changes nothing.
+    """Pause a schedule until a time, or until `resume()`. Return False if that changes nothing.
 
     At its end, the schedule goes on by itself, and its rule for missed ticks applies to those of the pause. A schedule
     that was paused without an end goes on at its next tick from now. Jobs that it has enqueued are left alone.

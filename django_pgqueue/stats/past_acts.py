@@ -118,7 +118,7 @@ class PastAct(NamedTuple):
     chosen: Mapping[str, Any]
 
     def text(self, name: str) -> str:
-        """Return a text of what it was done to, or "" if there is none."""
+        """Return the text under a name in the filter of the act, or "" if it has none."""
         value = self.chosen.get(name)
         return value if isinstance(value, str) else ""
 
@@ -168,7 +168,7 @@ def past_acts(
         since: Beginning of the period, an aware datetime.
         until: End of the period, an aware datetime.
         of_many: The names of those acts that are left out if they changed one job only.
-        job_id: A job, for the acts that cancelled it.
+        job_id: The id of a job. The result has the acts that cancelled it. None: it has no such acts.
         database: Alias of the database of the jobs. By default the database routers choose it.
     """
     params = {"actions": [*actions], "since": since, "until": until, "of_many": [*of_many], "job_id": job_id}

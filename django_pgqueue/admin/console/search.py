@@ -179,7 +179,7 @@ def _messages(request: HttpRequest, alias: str, typed: str) -> SearchSection:
 
 
 def _completions(request: HttpRequest, alias: str) -> dict[str, list[str]]:
-    """Return texts that the typed one can become, for the suggestions of the search box."""
+    """Return the suggestions of the search box: names, search keys and values that begin with or contain the text."""
     typed = _typed(request)
     name, colon, value = typed.partition(":")
     if colon and name in search_keys.completed_names(request):

@@ -62,7 +62,7 @@ class JobOperation(Operation):
     text: str = ""
     """The text for the history; "" means the label."""
     reason: str = ""
-    """The operator's reason, for the audit."""
+    """The reason of the operator. The audit stores it."""
 
     is_dangerous: ClassVar[bool] = False
     """Whether it cannot be undone. The page of a job offers it last, with a quiet button."""

@@ -80,7 +80,7 @@ def _times(parts: list[tuple[bool, bool, str]], place: int, size: int) -> int:
 
 
 def _frames(cycle: tuple[int, int]) -> tuple[int, int]:
-    """Return how many frames a cycle would fold, for the best choice. Of two equal ones, the shorter is better."""
+    """Return a key to choose a cycle by: the frames that it would fold, then the shorter cycle."""
     size, times = cycle
     return (size * (times - 1) if times > REPEATS else 0), -size
 
