@@ -193,7 +193,8 @@ def keys(connection):
 def finished(connection):
     rows = connection.execute("SELECT id FROM pgqueue_job WHERE state = 'dead' ORDER BY id LIMIT %s", [BATCH])
     ids = [row[0] for row in rows]
-    return {"job_ids": ids, "seen_states": [""] * len(ids), "seen_instants": [""] * len(ids)}
+    texts = [""] * len(ids)
+    return {"job_ids": ids, "seen_states": texts, "seen_instants": texts, "seen_acknowledged": texts}
 
 
 def compensated(connection):
