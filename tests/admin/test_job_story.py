@@ -207,7 +207,9 @@ def test_page_of_dead_job_links_the_others_that_died_like_it(operator, make_job)
     [counts] = [query["sql"] for query in captured if "latest_error" in query["sql"]]
     with connection.cursor() as cursor:
         # In a table of six rows, to sort what another index finds costs the same.
-        cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off")
+        cursor.execute(
+            "SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off"
+        )
         cursor.execute(f"EXPLAIN {counts}")
         assert "pgqueue_job_dead" in str(cursor.fetchall())
     assert re.search(
