@@ -1,0 +1,114 @@
+"""The console in other languages: each text of each page goes through the catalogues, and these are complete.
+
+A pseudo-language accents each letter of a translated text. A plain word on a page is then a value, or a text that
+cannot be translated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.db import connection, models
+from django.test import Client
+from django.utils import translation
+
+from django_pgqueue.tasks import registry
+from tests.admin.test_every_page import FOR_PEOPLE, anna, crawl, names_of, pages, shop, with_times
+
+__all__ = ("anna", "shop", "with_times")
+
+pytestmark = pytest.mark.slow
+
+ACCENTED = str.maketrans("aeiouyAEIOUYcnsCNS", "àéîõûýÀÉÎÕÛÝçñšÇÑŠ")
+UNCHANGED = re.compile(r"%\(\w+\)[sd]|%[sd%]|\{\w*\}|<[^>]*>|&\w+;|^[a-zA-Z](?:[ ,.:/-]+[a-zA-Z])+\.?$")
+"""Placeholders, markup, and formats of dates such as `N j, Y`."""
+WORD = re.compile(r"[A-Za-z]{2,}")
+MARKUP = ("code", "pre", "script", "style", "kbd", "title")
+"""Elements whose text is code, a value of a row or a key."""
+ALLOWED = frozenset("""
+    anna ben shop UTC pgqueue Django django PostgreSQL PgBouncer SQL JSON URL HTTP CSV ms min SIGTERM py
+    """.split())
+"""Names, units and words of programs."""
+
+
+def pseudo(text: str) -> str:
+    """Return a text in the pseudo-language: its letters accented, but not its placeholders and its markup."""
+    kept = UNCHANGED.findall(text)
+    parts = [part.translate(ACCENTED) for part in UNCHANGED.split(text)]
+    return "".join(part + value for part, value in zip(parts, [*kept, ""], strict=True))
+
+
+@pytest.fixture
+def pseudo_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Translate each text into the pseudo-language."""
+    from django.utils.translation import trans_real
+
+    def accented(name: str) -> Callable[..., str]:
+        translate = getattr(trans_real, name)
+        return lambda *args: pseudo(translate(*args))
+
+    for name in ("gettext", "ngettext", "pgettext", "npgettext"):
+        monkeypatch.setattr(translation._trans, name, accented(name), raising=False)
+
+
+class Visible(HTMLParser):
+    """Collects the texts that people read in a page, without code and values of rows."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self._inside: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("input", "br", "img", "link", "meta", "hr", "wbr", "col", "source"):
+            self._inside.append(tag)
+        given = dict(attrs)
+        names = {*FOR_PEOPLE, *(("value",) if given.get("type") == "submit" else ())} - {"lang", "data-label"}
+        self.texts += [value or "" for name, value in attrs if name in names]
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._inside and self._inside.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if not set(self._inside) & set(MARKUP):
+            self.texts.append(data)
+
+
+def words_of_rows() -> Iterator[str]:
+    """Yield the words of all texts in the tables of the queue, and of the names of tasks."""
+    for task in registry.all_tasks() if hasattr(registry, "all_tasks") else registry._tasks.values():
+        yield from WORD.findall(task.name)
+    for model in apps.get_app_config("pgqueue").get_models():
+        names = [field.attname for field in model._meta.concrete_fields if not isinstance(field, models.DateTimeField)]
+        for row in model._default_manager.values_list(*names):
+            yield from WORD.findall(str(row))
+
+
+def untranslated(html: str, allowed: set[str]) -> list[str]:
+    """Return the texts of a page with a plain word that is no value of a row."""
+    found = []
+    for text in Visible(html).texts:
+        words = [word for word in re.findall(r"[^\W\d_]{2,}", text) if word.isascii() and word not in allowed]
+        if any(re.search("[aeiouycns]", word, re.I) for word in words):
+            found.append(" ".join(text.split())[:200])
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_every_text_of_every_page_is_translatable(anna: Client, with_times: list[str], pseudo_language: Any) -> None:
+    allowed = {*ALLOWED, *words_of_rows()}
+    wrong: dict[str, str] = {}
+    for url in [*with_times, *pages(list(crawl(anna, names_of)))]:
+        response = anna.get(url)
+        if "html" in response.headers["Content-Type"]:
+            for text in untranslated(response.content.decode(), allowed):
+                wrong.setdefault(text, url)
+    open("/tmp/me/lang.txt","w").write("\n".join(f"{url}: {text}" for text, url in wrong.items()))
+    assert [f"{url}: {text}" for text, url in wrong.items()] == []
