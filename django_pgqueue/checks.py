@@ -16,6 +16,7 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
+from django.utils import translation
 
 from . import middleware
 from .arguments.plan import new_plan
@@ -131,7 +132,9 @@ def _database_findings(check_id: str, databases: Sequence[str] | None) -> Iterat
     for alias in databases:
         if not has_tables(alias):
             continue
-        for finding in examine(alias, [check]):
+        with translation.override("en"):
+            findings = examine(alias, [check])
+        for finding in findings:
             if finding.id == check_id and finding.level is not Level.OK and "cannot_see" not in finding.data:
                 yield alias, finding
 

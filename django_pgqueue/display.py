@@ -11,7 +11,8 @@ import json
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from django.utils import dateformat, timezone
+from django.utils import dateformat, formats, timezone
+from django.utils.translation import get_language, gettext_lazy, pgettext
 from django.utils.translation import gettext as _
 
 from .ground.envelope import ERASED, codec_of
@@ -20,10 +21,11 @@ from .ground.visible_text import visible as visible
 from .tasks import registry
 from .tasks.redaction import hides_result, redacted_call
 
-FULL_DATE: Final = "Y-m-d H:i:s"
-"""The form of all instants, as a format of Django, such as 2026-11-30 17:51:03."""
-
-UNITS: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+DAYS: Final = gettext_lazy("%(number)d d")
+HOURS: Final = gettext_lazy("%(number)d h")
+MINUTES: Final = gettext_lazy("%(number)d min")
+SECONDS: Final = gettext_lazy("%(number)d s")
+UNITS: Final = ((86400, DAYS, 3600, HOURS), (3600, HOURS, 60, MINUTES), (60, MINUTES, 1, SECONDS))
 
 MORE_CHARACTERS: Final = 10_000
 """Indented JSON may have this many characters more than four times its size; see `pretty_json()`."""
@@ -53,23 +55,37 @@ def pretty_json(text: str) -> str:
 
 
 def full_date(at: datetime) -> str:
-    """Return the date and the time to the second, in the current time zone."""
-    return dateformat.format(timezone.localtime(at) if timezone.is_aware(at) else at, FULL_DATE)
+    """Return the date and the time to the second, in the current time zone: in English 2026-11-30 17:51:03."""
+    return dateformat.format(timezone.localtime(at) if timezone.is_aware(at) else at, full_date_form())
+
+
+def full_date_form() -> str:
+    """Return the form of all instants in the active language, as Django's template filter `date` reads it."""
+    return pgettext("the form of all dates with a time, as Django's template filter `date` reads it", "Y-m-d H:i:s")
+
+
+def number(value: float, decimals: int = 0) -> str:
+    """Return a number as the active language writes it: in English 12,000.5, in German 12.000,5."""
+    if get_language() is None:  # translations are off, and with them the separators
+        return f"{value:,.{decimals}f}"
+    # As text, because Django would cut a float instead of rounding it.
+    return formats.number_format(f"{value:.{decimals}f}", decimals, use_l10n=True, force_grouping=True)
 
 
 def duration(span: timedelta, *, brief: bool = False) -> str:
     """Return a duration in at most two units ("12 ms", "3.4 s", "5 min 2 s", "3 d 1 h"), or in one if `brief`."""
     seconds = abs(span.total_seconds())
     if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
+        return _("%(number)d ms") % {"number": round(seconds * 1000)}
     if seconds < 10:
-        return f"{seconds:.1f} s"
+        return _("%(number)s s") % {"number": number(seconds, 1)}
     whole = round(seconds)
     for size, unit, part_size, part_unit in UNITS:
         if whole >= size:
             part = whole % size // part_size
-            return f"{whole // size} {unit} {part} {part_unit}" if part and not brief else f"{whole // size} {unit}"
-    return f"{whole} s"
+            text = unit % {"number": whole // size}
+            return f"{text} {part_unit % {'number': part}}" if part and not brief else str(text)
+    return str(SECONDS % {"number": whole})
 
 
 class Shown(NamedTuple):

@@ -14,6 +14,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponseBase
+from django.utils import translation
 from django.views.decorators.http import require_http_methods
 
 from django_pgqueue.acts import OperatorAct
@@ -57,7 +58,11 @@ def forget_counts(request: HttpRequest) -> None:
 
 
 def log_change(request: HttpRequest, rows: Model | Iterable[Model] | None, message: Any, flag: int = CHANGE) -> None:
-    """Write an entry into the history of a row or of each of some rows. It never contains a value of an argument."""
+    """Write an entry into the history of a row or of each of some rows. It never contains a value of an argument.
+
+    A lazy message is written in English, like all others: not all who read it have the language of who acts.
+    """
     entries = [rows] if isinstance(rows, Model) else list(rows or ())
     user_id = cast(int, request.user.pk)  # not None: anonymous users have no permission to get here
-    LogEntry.objects.log_actions(user_id, entries, flag, message)
+    with translation.override("en"):
+        LogEntry.objects.log_actions(user_id, entries, flag, str(message))

@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
 from django_pgqueue.db.fields import statement_time
+from django_pgqueue.display import number
 from django_pgqueue.models import JobBatch
 from django_pgqueue.models.batch_states import COMPLETE, CONDITIONS, FAILED, OPEN, RUNNING, SUCCEEDED
 from django_pgqueue.stats.batch_counts import batch_counts
@@ -81,7 +82,7 @@ class BatchChangeList(DatabaseChangeList):
     def scope_note(self) -> str:
         """Which batches were searched, if not all: only the descriptions of the newest ones are."""
         term = self.query.strip().removeprefix("#")
-        return NEWEST % {"count": f"{SEARCHED:,}"} if term and row_id_of(term) is None else ""
+        return NEWEST % {"count": number(SEARCHED)} if term and row_id_of(term) is None else ""
 
     @property
     def empty_note(self) -> Any:

@@ -19,6 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_pgqueue.acts import AUDITED, JOB_ACTS
+from django_pgqueue.display import number
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.lifecycle.bulk_acts import WORDS, Selection
 from django_pgqueue.models import AuditEntry
@@ -166,7 +167,7 @@ def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]
             "%(count)s jobs that were edited and retried as new jobs",
             count,
         )
-        yield _("Left out"), text % {"count": f"{count:,}"}
+        yield _("Left out"), text % {"count": number(count)}
 
 
 def _numbers(ids: Any) -> str:
@@ -174,7 +175,7 @@ def _numbers(ids: Any) -> str:
     if not isinstance(ids, list | tuple):
         return visible(str(ids))  # the entry was written by hand
     some = ", ".join(f"#{shortened(str(each), 20)}" for each in ids[:NUMBERS_SHOWN])
-    words = {"some": some, "count": f"{len(ids):,}"}
+    words = {"some": some, "count": number(len(ids))}
     return some if len(ids) <= NUMBERS_SHOWN else _("%(some)s, … (%(count)s jobs)") % words
 
 
@@ -212,4 +213,4 @@ def ending(entry: AuditEntry) -> str:
 
 def count_text(total: int | None, *, has_more: bool) -> str:
     """Return a number of jobs, with a plus sign if there may be more."""
-    return "?" if total is None else f"{total:,}{'+' if has_more else ''}"
+    return "?" if total is None else f"{number(total)}{'+' if has_more else ''}"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
-from django_pgqueue.display import duration
+from django_pgqueue.display import duration, number
 
 DURATION_STEPS: Final = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 10.0, 20.0, 60.0, 120.0, 240.0, 600.0),
@@ -61,7 +61,7 @@ def top_of_share(highest: float) -> float:
 def number_text(value: float) -> str:
     """Return a rate: with a decimal below 10, and with separators."""
     rounded = round(value, 1)
-    return f"{rounded:,.1f}" if rounded < 10 and rounded != int(rounded) else f"{value:,.0f}"
+    return number(value, 1 if rounded < 10 and rounded != int(rounded) else 0)
 
 
 def rate_text(value: float | None, *, is_estimate: bool = False) -> str:
@@ -79,4 +79,4 @@ def seconds_text(value: float) -> str:
 def share_text(value: float) -> str:
     """Return a share in percent, with a decimal below 10 %."""
     percent = round(100 * value, 1)
-    return f"{percent:.1f} %" if percent < 10 and percent != int(percent) else f"{percent:.0f} %"
+    return f"{number(percent, 1 if percent < 10 and percent != int(percent) else 0)} %"

@@ -22,6 +22,7 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.display import duration as duration
 from django_pgqueue.display import full_date as full_date
+from django_pgqueue.display import number
 from django_pgqueue.display import pretty_json as pretty_json
 from django_pgqueue.display import shortened as shortened
 from django_pgqueue.display import visible as visible
@@ -147,8 +148,8 @@ def progress_line(progress: Progress | None, seen_at: datetime, *, with_message:
 
 
 def _number(value: float) -> str:
-    """Return a number, without a fraction if it is whole."""
-    return f"{value:,.0f}" if value.is_integer() else f"{value:g}"
+    """Return a number with the decimals that it has, at most four."""
+    return number(value, len(f"{value:.4f}".rstrip("0").partition(".")[2]))
 
 
 def situation(

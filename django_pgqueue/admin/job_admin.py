@@ -21,6 +21,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_safe
 
 from django_pgqueue.acts import EDIT_AND_RETRY, ENQUEUE
+from django_pgqueue.display import number
 from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
@@ -190,7 +191,7 @@ class JobAdmin(JobColumns):
         ids = list(queryset.prefetch_related(None).values_list("pk", flat=True)[:MOST_IDS])
         if len(ids) == MOST_IDS:  # the list finds no more than that
             text = _("At most the first %(limit)s jobs of the list are chosen. Filter by a state to choose all.")
-            messages.warning(request, text % {"limit": f"{MOST_IDS:,}"})
+            messages.warning(request, text % {"limit": number(MOST_IDS)})
         return Selection(job_ids=tuple(ids)) if ids else None
 
     def history_view(

@@ -16,6 +16,7 @@ from django.utils.translation import ngettext
 
 from django_pgqueue.acts import CANCEL, PAUSE, RESUME, RETRY, STOP_WORKER
 from django_pgqueue.db.fields import FIRST_INSTANT, LAST_INSTANT
+from django_pgqueue.display import number
 from django_pgqueue.stats.past_acts import QUEUES, TASKS, FirstStart, PastAct, past_acts
 from django_pgqueue.tasks import registry
 
@@ -77,7 +78,7 @@ def deploy_text(start: FirstStart) -> str:
 
 def act_text(request: HttpRequest, act: PastAct) -> str:
     """Return what was done, by whom, until when and why, as a line without HTML."""
-    words = {"what": target_text(request, act), "count": f"{act.job_count:,}", "who": by_until(act.done_by, None)}
+    words = {"what": target_text(request, act), "count": number(act.job_count), "who": by_until(act.done_by, None)}
     if act.action == PAUSE.name:
         text = _("%(what)s paused%(who)s") % {**words, "who": by_until(act.done_by, _until(act))}
     elif act.action == RESUME.name:

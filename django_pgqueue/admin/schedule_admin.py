@@ -19,6 +19,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import queues
+from django_pgqueue.display import number
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle import schedules
 from django_pgqueue.models import Job, Schedule
@@ -140,7 +141,7 @@ class ScheduleAdmin(ScheduleColumns):
             messages.warning(request, reason)
         if count > len(selected):
             text = _("Only the first %(most)s of %(count)s selected schedules were processed. Select fewer at once.")
-            messages.warning(request, text % {"most": f"{len(selected):,}", "count": f"{count:,}"})
+            messages.warning(request, text % {"most": number(len(selected)), "count": number(count)})
         if unchanged := len(selected) - done - len(reasons[:REASONS_SHOWN]):
             text = _("Not changed: %(count)d. They have changed since the page showed them, or they are locked.")
             messages.warning(request, text % {"count": unchanged})

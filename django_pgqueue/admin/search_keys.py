@@ -25,6 +25,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_pgqueue.display import number
 from django_pgqueue.ground.log_events import event
 from django_pgqueue.ground.search_text import MAX_LENGTH, as_search_text
 from django_pgqueue.models import Job, SearchKey
@@ -205,9 +206,9 @@ def _look_up(
     sensitive = [(name, task) for name in names for task in tasks if name in task.sensitive]
     hidden = [(name, each) for name, task in sensitive for each in registry.names_of(task.name)]
     found = jobs_by_search_keys(connections[alias], names, text, FOUND_LIMIT + 1, hidden=hidden, task_names=known)
-    notes, searched = [], f"{KEYS_SEARCHED:,}"
+    notes, searched = [], number(KEYS_SEARCHED)
     if len(found) > FOUND_LIMIT:
-        notes.append(_("among the newest %(count)s jobs with this value") % {"count": f"{FOUND_LIMIT:,}"})
+        notes.append(_("among the newest %(count)s jobs with this value") % {"count": number(FOUND_LIMIT)})
     if sensitive:
         hidden_names = _listed(list(dict.fromkeys(name for name, _task in sensitive)))
         notes.append(SENSITIVE_LEFT % {"names": hidden_names, "count": searched})

@@ -9,6 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from django_pgqueue.display import number
 from django_pgqueue.states import Pausable, State
 
 
@@ -34,8 +35,13 @@ class Count:
 
     def __str__(self) -> str:
         if self.is_exact:
-            return f"{self.value:,}"
-        return f"{self.value:,}+" if self.value else "–"
+            return number(self.value)
+        return f"{number(self.value)}+" if self.value else "–"
+
+    @property
+    def plural(self) -> int:
+        """The number that chooses between singular and plural: "1 job waits", and "1+ jobs wait"."""
+        return self.value if self.is_exact else max(2, self.value)
 
 
 NONE: Final = Count()

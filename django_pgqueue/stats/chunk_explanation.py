@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from django.utils.translation import gettext as _
+
 from django_pgqueue.db.statements import execute
 from django_pgqueue.declared.chunks import is_chunk_key, task_of_key
 from django_pgqueue.tasks import registry
@@ -34,15 +36,16 @@ def reason_of_chunk(job: ExplainedJob) -> FoundReason | None:
     if due >= task.chunk or left_seconds <= 0:
         return None
     starts_at = row.seen_at + timedelta(seconds=left_seconds)
-    sentence = (
-        f"It waits for more jobs of its chunk: {due} of {task.chunk} are due. The chunk starts at "
-        f"{job.time_text(starts_at)} at the latest."
+    text = _(
+        "It waits for more jobs of its chunk: %(due)d of %(size)d are due. The chunk starts at %(time)s at the latest."
     )
+    sentence = text % {"due": due, "size": task.chunk, "time": job.time_text(starts_at)}
     return FoundReason(Reason.CHUNK, sentence, {"ahead": NONE, "admitted_at": starts_at})
 
 
 def _undeclared(task_name: str) -> str:
-    return (
-        f"The task {in_words(task_name)} had the option chunk when it was added, and has none in this process, so "
-        "workers with the same code do not start it: deploy the task with chunk=1."
+    text = _(
+        "The task %(task)s had the option chunk when it was added, and has none in this process, so workers with the "
+        "same code do not start it: deploy the task with chunk=1."
     )
+    return text % {"task": in_words(task_name)}

@@ -12,6 +12,8 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+from django.utils.translation import gettext as _
+
 from django_pgqueue.db.statements import execute
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.states import FINISHED, UNCOUNTED, Outcome, State
@@ -26,7 +28,7 @@ from .explained_job import ExplainedJob
 from .graphs.explanation import reason_of_graph
 from .lane_counts import Ready
 from .limits.explanation import ahead_in_key, reason_of_limit
-from .ownership import no_worker_text
+from .ownership import no_worker_text, other_installation
 from .sentences import (
     busy_text,
     jobs_ahead,
@@ -63,6 +65,8 @@ def why(job: Job | int, database: str | None = None, *, time_text: Callable[[dat
             that the routers choose.
         time_text: Returns a time as the sentence shows it. By default times are in UTC.
 
+    The sentence is in the active language. `reason` and the other fields do not depend on it.
+
     Example:
         >>> stats.why(job).sentence
         'An operator has paused the queue mail: a wrong link in 12,000 mails (by anna, since 2026-11-22 17:40:00 UTC).'
@@ -73,7 +77,7 @@ def why(job: Job | int, database: str | None = None, *, time_text: Callable[[dat
     connection = connection_of(database or getattr(job, "enqueued_on", None))
     rows = execute(connection, queries.JOB_WITH_LAST_EXECUTION, {"job_id": job_id})
     if not rows:
-        sentence = "The job has no row: its transaction has not committed, or its row was removed."
+        sentence = _("The job has no row: its transaction has not committed, or its row was removed.")
         return Why(job_id=job_id, reason=Reason.GONE, sentence=sentence)
     row = SimpleNamespace(**dict(zip(COLUMNS, rows[0], strict=True)))
     explained = ExplainedJob(connection, row, time_text or utc_text)
@@ -96,41 +100,51 @@ def _of_row(job: ExplainedJob) -> FoundReason | None:
     if row.state == State.RUNNING:
         return _running(job)
     if row.is_expired:
-        sentence = f"It did not start by {time_text(row.expires_at)}, when it expired. A worker will cancel it."
-        return FoundReason(Reason.EXPIRED, sentence)
+        text = _("It did not start by %(time)s, when it expired. A worker will cancel it.")
+        return FoundReason(Reason.EXPIRED, text % {"time": time_text(row.expires_at)})
     if row.unknown_since is not None:
-        cause = sentence_of(row.error or "they do not know its task")
-        sentence = (
-            f"Since {time_text(row.unknown_since)}, workers release it: {cause} "
-            f"It is due {'again at' if row.is_later else 'since'} {time_text(row.run_after)}."
-        )
-        return FoundReason(
-            Reason.UNKNOWN_TASK, sentence, {"unknown_since": row.unknown_since, "error": row.error or ""}
-        )
+        return _released(job)
     if row.is_later and row.outcome == Outcome.SUSPENDED:
-        until = "" if is_endless(row.run_after, row.seen_at) else f", until {time_text(row.run_after)}"
-        sentence = f"It is suspended since {time_text(row.ended_at)}: {(row.error or '').rstrip('.')}{until}."
-        return FoundReason(Reason.SUSPENDED, sentence)
-    if row.is_later and row.attempt:
-        sentence = (
-            f"Attempt {row.attempt} of {row.max_attempts} ended: {_error(row)} "
-            f"The next attempt is due at {time_text(row.run_after)}."
+        text = (
+            _("It is suspended since %(time)s: %(why)s.")
+            if is_endless(row.run_after, row.seen_at)
+            else _("It is suspended since %(time)s: %(why)s, until %(until)s.")
         )
-        return FoundReason(Reason.RETRYING, sentence, _last_error(row))
+        values = {"time": time_text(row.ended_at), "until": time_text(row.run_after)}
+        return FoundReason(Reason.SUSPENDED, text % {**values, "why": (row.error or "").rstrip(".")})
+    if row.is_later and row.attempt:
+        text = _("Attempt %(attempt)d of %(attempts)d ended: %(error)s The next attempt is due at %(time)s.")
+        return FoundReason(Reason.RETRYING, text % _ended(row, time_text(row.run_after)), _last_error(row))
     if row.is_later:
-        return FoundReason(Reason.SCHEDULED, f"It is scheduled: it is due at {time_text(row.run_after)}.")
+        text = _("It is scheduled: it is due at %(time)s.")
+        return FoundReason(Reason.SCHEDULED, text % {"time": time_text(row.run_after)})
     return None
+
+
+def _released(job: ExplainedJob) -> FoundReason:
+    """Return why workers release a job: they do not know its task, or its arguments do not fit."""
+    row, time_text = job.row, job.time_text
+    text = (
+        _("Since %(time)s, workers release it: %(cause)s It is due again at %(due)s.")
+        if row.is_later
+        else _("Since %(time)s, workers release it: %(cause)s It is due since %(due)s.")
+    )
+    cause = sentence_of(row.error or _("they do not know its task"))
+    sentence = text % {"time": time_text(row.unknown_since), "cause": cause, "due": time_text(row.run_after)}
+    return FoundReason(Reason.UNKNOWN_TASK, sentence, {"unknown_since": row.unknown_since, "error": row.error or ""})
 
 
 def _finished(job: ExplainedJob) -> FoundReason:
     row, at = job.row, job.time_text(job.row.finished_at)
     if row.state == State.SUCCEEDED:
-        return FoundReason(Reason.FINISHED, f"It succeeded at {at}.", {"finished_at": row.finished_at})
+        sentence = _("It succeeded at %(time)s.") % {"time": at}
+        return FoundReason(Reason.FINISHED, sentence, {"finished_at": row.finished_at})
     if row.state == State.CANCELLED:
         detail = f": {sentence_of(row.error)}" if row.error and row.outcome not in UNCOUNTED else "."
-        sentence = f"It was cancelled at {at}{detail}"
+        sentence = _("It was cancelled at %(time)s") % {"time": at} + detail
     else:
-        sentence = f"It is dead since {at}, after attempt {row.attempt} of {row.max_attempts}: {_error(row)}"
+        text = _("It is dead since %(time)s, after attempt %(attempt)d of %(attempts)d: %(error)s")
+        sentence = text % _ended(row, at)
     return FoundReason(Reason.FINISHED, sentence, {"finished_at": row.finished_at, **_last_error(row)})
 
 
@@ -138,24 +152,36 @@ def _running(job: ExplainedJob) -> FoundReason:
     row, time_text = job.row, job.time_text
     is_open = row.claimed_at is not None and row.outcome is None
     worker = f"{row.hostname}:{row.pid}" if is_open and row.hostname else ""
-    where = f"worker {worker}" if worker else f"worker {row.worker_id}" if is_open else "its worker"
+    where = _("worker %(name)s") % {"name": worker or row.worker_id} if is_open else _("its worker")
     fields = {"worker_id": row.worker_id, "worker": worker, "started_at": row.started_at} if is_open else {}
     if row.is_lost or not is_open:
-        detail = f" ended at {time_text(row.lease_expires_at)}" if is_open else " is gone"
-        sentence = f"The lease of {where}{detail}. Another worker will rescue the job."
+        text = (
+            _("The lease of %(worker)s ended at %(time)s. Another worker will rescue the job.")
+            if is_open
+            else _("The lease of %(worker)s is gone. Another worker will rescue the job.")
+        )
+        sentence = text % {"worker": where, "time": time_text(row.lease_expires_at) if is_open else ""}
         return FoundReason(Reason.LOST, sentence, {"lease_expires_at": row.lease_expires_at, **fields})
     fields["lease_expires_at"] = row.lease_expires_at
     if row.cancel_requested_at is not None:
-        sentence = f"It runs on {where}, and it was asked to stop at {time_text(row.cancel_requested_at)}."
+        text = _("It runs on %(worker)s, and it was asked to stop at %(time)s.")
+        sentence = text % {"worker": where, "time": time_text(row.cancel_requested_at)}
         return FoundReason(Reason.CANCELLING, sentence, fields)
     if row.started_at is None:
-        at = time_text(row.claimed_at)
-        waits = "waits for a free slot or has started since the last heartbeat"  # which records the start
-        sentence = f"It was claimed by {where} at {at}, and {waits}."
-        return FoundReason(Reason.PREFETCHED, sentence, fields)
+        text = _(  # a heartbeat records the start
+            "It was claimed by %(worker)s at %(time)s, and waits for a free slot or has started since the last "
+            "heartbeat."
+        )
+        return FoundReason(Reason.PREFETCHED, text % {"worker": where, "time": time_text(row.claimed_at)}, fields)
+    text = _("It has been running on %(worker)s for %(span)s, since %(time)s.")
     span = span_text((row.seen_at - row.started_at).total_seconds())
-    sentence = f"It has been running on {where} for {span}, since {time_text(row.started_at)}."
+    sentence = text % {"worker": where, "span": span, "time": time_text(row.started_at)}
     return FoundReason(Reason.RUNNING, sentence, fields)
+
+
+def _ended(row: Any, time: str) -> dict[str, Any]:
+    """Return the values of a sentence about the last attempt."""
+    return {"attempt": row.attempt, "attempts": row.max_attempts, "error": _error(row), "time": time}
 
 
 def _last_error(row: Any) -> dict[str, str]:
@@ -165,7 +191,7 @@ def _last_error(row: Any) -> dict[str, str]:
 def _error(row: Any) -> str:
     """Return the error of the last attempt as the end of a sentence."""
     return sentence_of(
-        ": ".join(text for text in (row.exception_class, row.error) if text) or "the reason is not known"
+        ": ".join(text for text in (row.exception_class, row.error) if text) or _("the reason is not known")
     )
 
 
@@ -176,25 +202,29 @@ def _of_pauses(job: ExplainedJob) -> FoundReason | None:
     """Return the pause that holds a due job."""
     row, pauses = job.row, job.pauses
     if row.queue_name in pauses.of_queues:
-        return _paused(job, Reason.QUEUE_PAUSED, f"queue {row.queue_name}", pauses.of_queues[row.queue_name])
+        what = _("the queue %(name)s") % {"name": row.queue_name}
+        return _paused(job, Reason.QUEUE_PAUSED, what, pauses.of_queues[row.queue_name])
     if row.task_name in pauses.of_tasks:
-        return _paused(job, Reason.TASK_PAUSED, f"task {in_words(row.task_name)}", pauses.of_tasks[row.task_name])
+        what = _("the task %(name)s") % {"name": in_words(row.task_name)}
+        return _paused(job, Reason.TASK_PAUSED, what, pauses.of_tasks[row.task_name])
     if row.limit_key is not None and (pause := job.controls.pause_of(row.limit_key)) is not None:
-        return _paused(job, Reason.LIMIT_PAUSED, f"limit {in_words(pause.name)}", pause)
+        what = _("the limit %(name)s") % {"name": in_words(pause.name)}
+        return _paused(job, Reason.LIMIT_PAUSED, what, pause)
     return None
 
 
 def _of_workers(job: ExplainedJob) -> FoundReason | None:
     """Return why no worker can claim a due job."""
     if not job.live_workers:
-        return FoundReason(Reason.NO_WORKER, no_worker_text(job.connection), {"workers": 0})
+        sentence = no_worker_text(other_installation(job.connection))
+        return FoundReason(Reason.NO_WORKER, sentence, {"workers": 0})
     if job.workers:
         return None
     return FoundReason(Reason.QUEUE_NOT_SERVED, unserved_text(len(job.live_workers), job.row.queue_name))
 
 
 def _paused(job: ExplainedJob, reason: Reason, what: str, pause: PauseStats) -> FoundReason:
-    return FoundReason(reason, paused_text(f"the {what}", pause, job.time_text), {"pause": pause})
+    return FoundReason(reason, paused_text(what, pause, job.time_text), {"pause": pause})
 
 
 def _in_line(job: ExplainedJob) -> FoundReason:
@@ -207,14 +237,21 @@ def _in_line(job: ExplainedJob) -> FoundReason:
         tasks = job.busy_tasks()
         shown = busy_text(tasks)
         more = "" if ahead == NONE else f"; {first}"
-        of_queue = any(worker.queue_concurrency for worker in job.workers)
-        where = f"{'for' if of_queue else 'of the workers that serve'} {row.queue_name}"
-        sentence = f"All {total} slots {where} are busy ({shown}){more}."
+        text = (
+            _("All %(slots)d slots for %(queue)s are busy (%(tasks)s)%(jobs_ahead)s.")
+            if any(worker.queue_concurrency for worker in job.workers)
+            else _("All %(slots)d slots of the workers that serve %(queue)s are busy (%(tasks)s)%(jobs_ahead)s.")
+        )
+        sentence = text % {"slots": total, "queue": row.queue_name, "tasks": shown, "jobs_ahead": more}
         return FoundReason(Reason.SLOTS_BUSY, sentence, {"busy_tasks": tasks, **fields})
     if ahead != NONE:
-        turns = "" if row.limit_key is None else "limit keys take turns, and "
-        return FoundReason(Reason.IN_LINE, f"It is in line: {turns}{first}.", fields)
-    return FoundReason(Reason.NEXT, "It is next in line: a worker claims it as soon as it polls.", fields)
+        text = (
+            _("It is in line: %(jobs_ahead)s.")
+            if row.limit_key is None
+            else _("It is in line: limit keys take turns, and %(jobs_ahead)s.")
+        )
+        return FoundReason(Reason.IN_LINE, text % {"jobs_ahead": first}, fields)
+    return FoundReason(Reason.NEXT, _("It is next in line: a worker claims it as soon as it polls."), fields)
 
 
 def _ahead_in_lanes(job: ExplainedJob) -> Count:

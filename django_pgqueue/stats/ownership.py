@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from django.utils.translation import gettext as _
+
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.display import visible
 from django_pgqueue.ground.identity import Identity
@@ -61,12 +63,17 @@ def read_ownership(connection: Connection) -> Ownership:
     return Ownership(is_certain=is_certain)
 
 
-def no_worker_text(connection: Connection) -> str:
+def other_installation(connection: Connection) -> str:
+    """Return how the installation differs for which workers wait, "" if they do not wait for an adoption."""
+    return read_ownership(connection).differences if get_settings().CLONE_GUARD == "refuse" else ""
+
+
+def no_worker_text(differences: str) -> str:
     """Return that no worker runs. A worker that waits for an adoption is not registered, so it looks like none."""
-    differences = read_ownership(connection).differences if get_settings().CLONE_GUARD == "refuse" else ""
     if not differences:
-        return "No worker is running: start `manage.py runworker`."
-    return (
-        f"No worker is running: the database belongs to another installation ({differences}), so workers wait for "
+        return _("No worker is running: start `manage.py runworker`.")
+    text = _(
+        "No worker is running: the database belongs to another installation (%(differences)s), so workers wait for "
         "`manage.py pgqueue adopt`."
     )
+    return text % {"differences": differences}

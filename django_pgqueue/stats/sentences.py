@@ -1,10 +1,17 @@
-"""The sentences that `stats.why()` and `stats.causes()` share, and the times, durations and numbers in them."""
+"""The sentences that `stats.why()` and `stats.causes()` share, and the times, durations and numbers in them.
+
+They are in the language that is active when they are made: for the console that of the reader, and English for commands
+and documents.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from django_pgqueue.declared.breakers import PAUSED_BY
 from django_pgqueue.states import Pausable
@@ -17,24 +24,32 @@ SHOWN_TASKS: Final = 3
 
 def paused_text(what: str, pause: PauseStats, time_text: Callable[[datetime], str]) -> str:
     """Return who has paused something, why, and until when."""
-    until = f", until {time_text(pause.until)}" if pause.until else ""
     is_breaker = pause.kind is Pausable.LIMIT and pause.by == PAUSED_BY
-    who, by = ("A circuit breaker", "") if is_breaker else ("An operator", f"by {pause.by}, " if pause.by else "")
+    text = _("A circuit breaker has paused %(what)s") if is_breaker else _("An operator has paused %(what)s")
+    details = [
+        *([_("by %(name)s") % {"name": pause.by}] if pause.by and not is_breaker else []),
+        _("since %(time)s") % {"time": time_text(pause.paused_at)},
+        *([_("until %(time)s") % {"time": time_text(pause.until)}] if pause.until else []),
+    ]
     cause = f": {pause.reason.rstrip('.')}" if pause.reason else ""
-    return f"{who} has paused {what}{cause} ({by}since {time_text(pause.paused_at)}{until})."
+    return f"{text % {'what': what}}{cause} ({', '.join(details)})."
 
 
 def unserved_text(live_workers: int, queue_name: str) -> str:
     """Return that workers run, but none of them serves a queue."""
-    verb = "runs" if live_workers == 1 else "run"
-    processes = number_text(live_workers, "worker process")
-    return f"{processes} {verb}, and none of them serves the queue {in_words(queue_name)}."
+    text = ngettext(
+        "%(number)d worker process runs, and none of them serves the queue %(queue)s.",
+        "%(number)d worker processes run, and none of them serves the queue %(queue)s.",
+        live_workers,
+    )
+    return text % {"number": live_workers, "queue": in_words(queue_name)}
 
 
 def busy_text(tasks: Sequence[BusyTask]) -> str:
     """Return what occupies slots: the first tasks, each with its slots and its longest attempt."""
+    text = _("%(slots)d × %(task)s for up to %(span)s")
     return ", ".join(
-        f"{task.slots} × {in_words(task.task_name)} for up to {span_text(task.longest_seconds)}"
+        text % {"slots": task.slots, "task": in_words(task.task_name), "span": span_text(task.longest_seconds)}
         for task in tasks[:SHOWN_TASKS]
     )
 
@@ -46,25 +61,30 @@ def utc_text(moment: datetime) -> str:
 
 def span_text(seconds: float) -> str:
     """Return a duration with its largest unit: 0 s, 59 s, 10 min, 3 h, 2 days."""
-    for unit, name in ((86_400, "days"), (3600, "h"), (60, "min")):
+    for unit, text in ((86_400, _("%(number)d days")), (3600, _("%(number)d h")), (60, _("%(number)d min"))):
         if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{max(seconds, 0):.0f} s"
-
-
-def number_text(count: int, noun: str) -> str:
-    """Return a number with its noun, which ends with "s"."""
-    return f"{count} {noun}" + ("" if count == 1 else "es")
+            return text % {"number": round(seconds / unit)}
+    return _("%(number)d s") % {"number": round(max(seconds, 0))}
 
 
 def jobs_ahead(ahead: Count, *, of_key: bool) -> str:
     """Return how many due jobs come before a job, without a full stop."""
-    where = " of its limit key" if of_key else ""
-    if ahead == Count(1):
-        return f"1 due job{where} is claimed before it"
     if not ahead.value:
-        return f"an unknown number of due jobs{where} is claimed before it"
-    return f"{ahead} due jobs{where} are claimed before it"
+        return (
+            _("an unknown number of due jobs of its limit key is claimed before it")
+            if of_key
+            else _("an unknown number of due jobs is claimed before it")
+        )
+    text = (
+        ngettext(
+            "%(jobs)s due job of its limit key is claimed before it",
+            "%(jobs)s due jobs of its limit key are claimed before it",
+            ahead.plural,
+        )
+        if of_key
+        else ngettext("%(jobs)s due job is claimed before it", "%(jobs)s due jobs are claimed before it", ahead.plural)
+    )
+    return text % {"jobs": ahead}
 
 
 def sentence_of(text: str) -> str:

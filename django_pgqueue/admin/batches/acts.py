@@ -26,6 +26,7 @@ from django_pgqueue.admin.formatting import shortened
 from django_pgqueue.admin.forms.form_page import form_page
 from django_pgqueue.admin.navigation import page_url, redirect_to
 from django_pgqueue.composed.batches import Batch
+from django_pgqueue.display import number
 from django_pgqueue.job_search import Filters, find
 from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
 from django_pgqueue.models import JobBatch
@@ -108,7 +109,7 @@ def jobs_view(request: HttpRequest, batch_id: int, site: AdminSite, action: str)
         return redirect_to(request, "jobbatch_change", batch_id)
     if found.has_more:
         text = _("The batch has more such jobs. This act changes the first %(count)s: repeat it for the others.")
-        messages.warning(request, text % {"count": f"{len(found.ids):,}"})
+        messages.warning(request, text % {"count": number(len(found.ids))})
     return answer_list(request, site, action, Selection(job_ids=tuple(found.ids)))
 
 

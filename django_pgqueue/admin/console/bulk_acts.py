@@ -23,6 +23,7 @@ from django_pgqueue.admin.formatting import dated, moment, visible
 from django_pgqueue.admin.forms.argument_changes import other_job, shown_changes
 from django_pgqueue.admin.list_filters import row_id_of
 from django_pgqueue.admin.navigation import page_url, redirect_to
+from django_pgqueue.display import number
 from django_pgqueue.lifecycle import audit
 from django_pgqueue.lifecycle.bulk_acts import PREVIEWED
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
@@ -58,8 +59,8 @@ def _row(request: HttpRequest, entry: AuditEntry) -> dict[str, Any]:
     return {
         "entry": entry,
         "label": bulk_acts.label(entry.action),
-        "changed": f"{entry.job_count:,}",
-        "left": f"{entry.left_count:,}",
+        "changed": number(entry.job_count),
+        "left": number(entry.left_count),
         "began": moment(entry.began_at),
         "described": bulk_acts.described(request, entry.filter),
         "ending": bulk_acts.ending(entry),

@@ -25,6 +25,7 @@ from django_pgqueue.admin.limits.controls import changed_keys, controls_of
 from django_pgqueue.admin.limits.words import limit_lines, next_start_text, wait_text
 from django_pgqueue.admin.navigation import allowed_url, key_jobs_url, limit_url, page_url
 from django_pgqueue.declared.limits import MAX_KEY_LENGTH, has_value, name_of
+from django_pgqueue.display import number
 from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures
 from django_pgqueue.stats.answers import NONE
 from django_pgqueue.tasks import registry
@@ -75,7 +76,7 @@ def _limit_context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "note": "" if may_view else private.KEYS_NOTE,
         "blocked": _named(request, blocked[:LISTED] if may_view else []),
         "more_blocked": len(blocked) > LISTED,
-        "dead_searched": "" if is_complete else f"{DEAD_SEARCHED:,}",
+        "dead_searched": "" if is_complete else number(DEAD_SEARCHED),
         "changed": _named(request, changed if may_view else []),
         "limits_url": allowed_url(request, "limits"),
         "limit_url": allowed_url(request, "limit", limit=name),
@@ -177,7 +178,7 @@ def _key_row(
 
 def _running(request: HttpRequest, limit_key: str, count: Count, weight: int) -> dict[str, Any]:
     """Return the running jobs. Their weight is shown if it differs from their number."""
-    note = "" if not weight or weight == count.value else _("weight %(weight)s") % {"weight": f"{weight:,}"}
+    note = "" if not weight or weight == count.value else _("weight %(weight)s") % {"weight": number(weight)}
     return {**_jobs(request, limit_key, gettext_lazy("running"), count, word="running"), "note": note}
 
 

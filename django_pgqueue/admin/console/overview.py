@@ -24,6 +24,7 @@ from django_pgqueue.admin.charts import rate_text, seconds_text
 from django_pgqueue.admin.console import activity
 from django_pgqueue.admin.formatting import breakable, count_note, moment, shortened
 from django_pgqueue.admin.navigation import allowed_url, jobs_url
+from django_pgqueue.display import number
 from django_pgqueue.doctor import Finding, Level, examine
 from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.job_search import NO_CLASS
@@ -204,8 +205,8 @@ def _incidents(request: HttpRequest, failures: Sequence[stats.FailureCount]) -> 
             "exception": breakable(shortened(each.exception_class))
             if each.exception_class
             else _("lost with its worker"),
-            "failed": f"{each.retried + each.dead:,}",
-            "dead": f"{each.dead:,}",
+            "failed": number(each.retried + each.dead),
+            "dead": number(each.dead),
             "url": _incident(request, each),
         }
         for each in failures[:INCIDENTS_LIMIT]
@@ -227,7 +228,7 @@ def _failing(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> lis
     return [
         {
             "task": breakable(shortened(task.name)),
-            "figure": f"{task.counts.failed:,}",
+            "figure": number(task.counts.failed),
             "note": _("%(share)s of the attempts") % {"share": _percent(task.counts)},
             "url": allowed_url(request, "deadjob_changelist", task=task.name, since="day"),
         }
@@ -246,7 +247,7 @@ def _slowest(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> lis
         {
             "task": breakable(shortened(task.name)),
             "figure": seconds_text(p95),
-            "note": _("%(count)s attempts") % {"count": f"{task.run.count:,}"},
+            "note": _("%(count)s attempts") % {"count": number(task.run.count)},
             "url": allowed_url(request, "job_changelist", task=task.name),
         }
         for p95, task in sorted(timed, key=lambda each: -each[0])[:TASKS_LIMIT]

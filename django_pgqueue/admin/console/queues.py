@@ -21,6 +21,7 @@ from django_pgqueue.admin.buttons import button_context
 from django_pgqueue.admin.charts import rate_text, seconds_text
 from django_pgqueue.admin.formatting import LABELS, breakable, count_note, pause_text, shortened
 from django_pgqueue.admin.navigation import allowed_url, jobs_url
+from django_pgqueue.display import number
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import State, TransitionName
 from django_pgqueue.stats import Count, Depth, LaneStats, Overview, QueueStats, WorkerStats
@@ -180,7 +181,7 @@ def _clear_url(request: HttpRequest, queue: QueueStats) -> str:
 
 def figure_text(value: int | None) -> str:
     """Return a number, or a dash if it is not known."""
-    return "–" if value is None else f"{value:,}"
+    return "–" if value is None else number(value)
 
 
 def slots_text(figures: QueueStats | Overview) -> str:
@@ -189,7 +190,7 @@ def slots_text(figures: QueueStats | Overview) -> str:
 
 
 def _slots_of(worker: WorkerStats, *, busy_is_known: bool) -> dict[str, str]:
-    busy = f"{figure_text(worker.slots_busy if busy_is_known else None)} / {worker.slots_total:,}"
+    busy = f"{figure_text(worker.slots_busy if busy_is_known else None)} / {number(worker.slots_total)}"
     return {"worker": f"{shortened(worker.host)}:{worker.pid}", "busy": busy, "version": shortened(worker.version)}
 
 

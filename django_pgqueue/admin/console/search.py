@@ -23,6 +23,7 @@ from django_pgqueue import stats
 from django_pgqueue.admin import private, readonly, search_keys
 from django_pgqueue.admin.formatting import shortened, visible
 from django_pgqueue.admin.navigation import page_url, redirect_to
+from django_pgqueue.display import number
 from django_pgqueue.job_search import Filters, find
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
@@ -98,7 +99,7 @@ def _result_of(request: HttpRequest, job: Job) -> SearchResult:
 def _with_key(request: HttpRequest, typed: str, found: search_keys.Searched) -> SearchSection:
     """Return the jobs with a search key, or with the text as the value of one."""
     count = len({*(found.job_ids or ())} - {search_keys.number_of(typed)})
-    values = {"count": f"{count:,}", "names": found.names}
+    values = {"count": number(count), "names": found.names}
     if found.names:
         text = ngettext(
             "%(count)s job with this value of %(names)s", "%(count)s jobs with this value of %(names)s", count
@@ -128,7 +129,7 @@ def _containing(typed: str, names: Iterable[str]) -> list[str]:
 def _section(title: str, found: Sequence[Any], result: Callable[[Any], SearchResult]) -> SearchSection:
     """Return the first results, and how many there are if not all are shown."""
     note = _("%(title)s: the first %(shown)s of %(count)s are shown") if len(found) > SHOWN else ""
-    values = {"title": title, "shown": f"{SHOWN:,}", "count": f"{len(found):,}"}
+    values = {"title": title, "shown": number(SHOWN), "count": number(len(found))}
     return SearchSection(title, [result(each) for each in found[:SHOWN]], note % values if note else "")
 
 
@@ -172,7 +173,7 @@ def _messages(request: HttpRequest, alias: str, typed: str) -> SearchSection:
     text = ngettext("%(count)s dead letter", "%(count)s dead letters", count.value if count.is_exact else 2)
     url = page_url(request, "deadjob_changelist", message=typed)
     results = [SearchResult(text % {"count": str(count)}, url)] if count.value else []
-    return SearchSection(title, results, note % {"count": f"{found.searched:,}"} if note else "")
+    return SearchSection(title, results, note % {"count": number(found.searched)} if note else "")
 
 
 # ---------------------------------------------------------------------------- completion

@@ -17,7 +17,9 @@ from django_pgqueue import acts, stats
 from django_pgqueue.admin import shown
 from django_pgqueue.admin.formatting import breakable, by_until, count_note, duration, visible
 from django_pgqueue.admin.navigation import page_url
-from django_pgqueue.schedules import declarations, next_ticks
+from django_pgqueue.admin.schedules.expression_text import expression_text
+from django_pgqueue.display import number
+from django_pgqueue.schedules import declarations
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.task_descriptions import depth_of, own_options, signature_of_call, summary_of
 from django_pgqueue.tasks import registry
@@ -92,7 +94,7 @@ def _row(
 
 def _in_words(times: Any) -> str:
     zone = "" if times.expression.startswith("every ") else f" ({times.zone})"
-    return visible(f"{next_ticks.in_words(times.expression)}{zone}")
+    return visible(f"{expression_text(times.expression)}{zone}")
 
 
 def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[dict[str, Any]]:
@@ -127,9 +129,9 @@ def _day(found: Iterable[stats.TaskThroughput]) -> dict[str, str] | None:
         return None
     run, wait = parts[0].run, parts[0].wait
     return {
-        "attempts": f"{attempts:,}",
-        "failed": f"{failed:,}",
-        "failed_share": f"{failed / attempts:.1%}",
+        "attempts": number(attempts),
+        "failed": number(failed),
+        "failed_share": f"{number(100 * failed / attempts, 1)}%",
         "run": _spans(run.p50, run.p95),
         "wait": _spans(wait.p95),
     }

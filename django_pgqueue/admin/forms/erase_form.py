@@ -21,6 +21,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_pgqueue import history
 from django_pgqueue.acts import ERASE
 from django_pgqueue.admin import databases, shown
+from django_pgqueue.display import number
 from django_pgqueue.models import AuditedJob, Job
 from django_pgqueue.states import Seen
 
@@ -108,5 +109,5 @@ def erase(request: HttpRequest, seen: Mapping[int, Seen]) -> Sequence[Job]:
             "the other values without the results.",
             done.needed,
         )
-        messages.warning(request, text % {"count": f"{done.needed:,}"})
+        messages.warning(request, text % {"count": number(done.needed)})
     return [now[pk] for pk in audited.filter(entry_id=done.audit_id).values_list("job_id", flat=True)]

@@ -25,6 +25,7 @@ from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
+from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
@@ -117,7 +118,8 @@ class JobOperation(Operation):
     def log(self, request: HttpRequest, changed: Sequence[Job], asked: int) -> None:
         """Write the act into the history of each changed job."""
         text = self.text or self.label
-        log_change(request, changed, f"{text}." if asked == 1 else f"{text}, one of {asked:,} jobs selected.")
+        form = "{}." if asked == 1 else f"{{}}, one of {asked:,} jobs selected."
+        log_change(request, changed, format_lazy(form, text))
 
 
 class MoveForm(PlaceForm):

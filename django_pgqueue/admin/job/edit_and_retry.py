@@ -214,10 +214,9 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: StoredA
             new.pk: {"made_from": job.pk, "changes": changes},
         }
         finish(connection, audit_id, like, new, details)
-        names = ", ".join(sorted(changes)) or _("none")
-        changed = _("Changed arguments: %s.") % names
-        log_change(request, job, _("Edited and retried as job #%s.") % new.pk + f" {changed}")
-        log_change(request, new, _("Made from job #%s.") % job.pk + f" {changed}", ADDITION)
+        changed = f"Changed arguments: {', '.join(sorted(changes)) or 'none'}."
+        log_change(request, job, f"Edited and retried as job #{new.pk}. {changed}")
+        log_change(request, new, f"Made from job #{job.pk}. {changed}", ADDITION)
     values = {"new": new.pk, "old": job.pk, "state": job.state}
     messages.success(request, _("This is the new job #%(new)s. Job #%(old)s stays %(state)s.") % values)
     say_paused(request, new)

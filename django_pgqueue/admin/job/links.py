@@ -13,6 +13,7 @@ from django.utils.translation import ngettext
 
 from django_pgqueue.admin.formatting import breakable, visible
 from django_pgqueue.admin.navigation import allowed_url
+from django_pgqueue.display import number
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.job_search.filters import LATEST_ERROR
 from django_pgqueue.models import Job
@@ -60,4 +61,4 @@ def alike(request: HttpRequest, job: Job, failure: dict[str, Any] | None) -> dic
     sign = "+" if found["searched"] == ALIKE_SEARCHED else ""
     text = ngettext("%(count)s other died like this", "%(count)s others died like this", found["others"])
     url = allowed_url(request, "incidents", task=job.task_name, error=error or NO_CLASS, since="all")
-    return {"text": text % {"count": f"{found['others']:,}{sign}"}, "url": url}
+    return {"text": text % {"count": f"{number(found['others'])}{sign}"}, "url": url}

@@ -22,6 +22,7 @@ from django_pgqueue.admin.formatting import full_date, shortened
 from django_pgqueue.admin.list_filters import search_of
 from django_pgqueue.admin.readonly import DatabaseChangeList
 from django_pgqueue.admin.search_keys import Searched
+from django_pgqueue.display import number
 from django_pgqueue.job_search import Filters, Found, condition_on_few, find, matching
 from django_pgqueue.models import DeadJob
 from django_pgqueue.states import RUNNING_WORDS, STATE_OF, State
@@ -119,7 +120,7 @@ class JobChangeList(DatabaseChangeList):
         """Which jobs were searched, if not all: "among the newest 100,000, since 2026-11-22 01:19:00"."""
         if not self.found.scope:
             return ""
-        searched = {"count": f"{self.found.searched:,}"}
+        searched = {"count": number(self.found.searched)}
         if self.found.lanes:
             words = {**searched, "lanes": self.found.lanes}
             return _("among the first %(count)s jobs of each of the first %(lanes)s queues and priorities") % words

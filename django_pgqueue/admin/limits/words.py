@@ -14,6 +14,7 @@ from django_pgqueue.admin.formatting import full_date, visible
 from django_pgqueue.declared.breakers import Breaker
 from django_pgqueue.declared.limit_policies import KeyPolicy
 from django_pgqueue.declared.limits import Limit
+from django_pgqueue.display import number
 from django_pgqueue.stats import LimitKeyFigures, LimitWaitReason
 
 WAITS: Final[dict[LimitWaitReason, Promise | str]] = {
@@ -37,9 +38,9 @@ def limit_lines(limit: Limit, policy: KeyPolicy) -> Iterator[str]:
     if limit.ordered:
         yield _("one after the other, and a dead job blocks its key") if limit.blocks else _("one after the other")
     elif policy.concurrency is not None:
-        yield _("at most %(count)s at a time") % {"count": f"{policy.concurrency:,}"}
+        yield _("at most %(count)s at a time") % {"count": number(policy.concurrency)}
     if policy.rate is not None:
-        words = {"rate": policy.rate, "burst": f"{policy.burst:,}"}
+        words = {"rate": policy.rate, "burst": number(policy.burst)}
         yield (
             _("at most %(rate)s, and %(burst)s at once") % words if policy.burst > 1 else _("at most %(rate)s") % words
         )
@@ -54,14 +55,14 @@ def limit_lines(limit: Limit, policy: KeyPolicy) -> Iterator[str]:
 def _weight_line(limit: Limit) -> str:
     if callable(limit.weight):
         return _("weighted by %(name)s()") % {"name": visible(getattr(limit.weight, "__name__", "?"))}
-    return _("each job counts %(weight)s times") % {"weight": f"{limit.weight:,}"}
+    return _("each job counts %(weight)s times") % {"weight": number(limit.weight)}
 
 
 def _breaker_line(breaker: Breaker) -> str:
     words = {
         "pause": seconds_text(breaker.pause),
         "share": f"{100 * breaker.failures:g}%",
-        "count": f"{breaker.attempts:,}",
+        "count": number(breaker.attempts),
         "span": seconds_text(breaker.seconds),
     }
     return _("paused for %(pause)s when %(share)s of at least %(count)s attempts in %(span)s fail") % words
@@ -73,7 +74,7 @@ def wait_text(key: LimitKeyFigures, policy: KeyPolicy | None) -> str:
     if reason is None:
         return "" if key.running.value else _("No job with this key waits or runs.")
     if reason is LimitWaitReason.SLOT and policy is not None and policy.concurrency is not None:
-        words = {"used": f"{key.running_weight:,}", "most": f"{policy.concurrency:,}"}
+        words = {"used": number(key.running_weight), "most": number(policy.concurrency)}
         return _("Its running jobs use %(used)s of %(most)s slots.") % words
     if reason is LimitWaitReason.ORDER and key.blocking_job_id is not None:
         return _("Job #%(job)s of the key comes first.") % {"job": key.blocking_job_id}

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from django.db import connections
 from django.http import HttpRequest
+from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext_lazy
 
@@ -113,5 +114,5 @@ def act_on_one(request: HttpRequest, operation: ScheduleOperation, schedule: Sch
     except JobLocked:
         return False
     if changed:
-        log_change(request, schedule, f"{operation.label}.")
+        log_change(request, schedule, format_lazy("{}.", operation.label))
     return changed

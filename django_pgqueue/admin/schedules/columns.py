@@ -36,11 +36,12 @@ from django_pgqueue.admin.private import shown_arguments as shown_call
 from django_pgqueue.admin.readonly import column
 from django_pgqueue.admin.row_operations import OperationsAdmin
 from django_pgqueue.db.fields import statement_time
-from django_pgqueue.display import FULL_DATE
+from django_pgqueue.display import full_date_form
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.models.schedules import Origin
 from django_pgqueue.schedules import job_options, next_ticks, words
 
+from .expression_text import expression_text
 from .past_runs import next_run, skipped_text, state_badge
 
 TICKS_SHOWN: Final = 5
@@ -83,10 +84,12 @@ class ScheduleColumns(OperationsAdmin):
     @admin.display(description=_("when"))
     def when(self, schedule: Schedule) -> SafeString:
         """Return a description of when it runs, and the expression with its time zone."""
-        text = visible(next_ticks.in_words(schedule.expression))
+        text = visible(expression_text(schedule.expression))
         if schedule.expression.startswith("every "):  # the text of an interval says it all, and time zones do not apply
             return format_html("{}", text)
         shown = text, visible(schedule.expression), visible(schedule.time_zone)
+        if text == schedule.expression:
+            return format_html("<code>{1}</code> {2}", *shown)
         return format_html('{}<div class="pgqueue-quiet"><code>{}</code> {}</div>', *shown)
 
     @admin.display(description=_("next run"), empty_value="")
@@ -175,7 +178,7 @@ def _tick(at: datetime, before: datetime, now: datetime) -> dict[str, Any]:
     """Return one run, with its offset from UTC as "+02:00 CEST", and whether clocks change before it."""
     offset = at.strftime("%z")
     return {
-        "local": dateformat.format(at, f"D {FULL_DATE}"),
+        "local": dateformat.format(at, f"D {full_date_form()}"),
         "offset": f"{offset[:3]}:{offset[3:5]} {at.tzname() or ''}".strip(),
         "here": moment(at),
         "distance": ago(at, now) if at > now else gettext("due now"),

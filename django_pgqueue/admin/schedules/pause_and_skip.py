@@ -28,6 +28,7 @@ from django_pgqueue.admin.act_view import FORM, act_view, log_change
 from django_pgqueue.admin.formatting import full_date, seen_at, visible
 from django_pgqueue.admin.forms.form_page import form_page, in_future, time_field
 from django_pgqueue.admin.navigation import page_url, redirect_to
+from django_pgqueue.display import number
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle import schedules
 from django_pgqueue.models import Schedule
@@ -83,7 +84,7 @@ def skip_selected(request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse
     ids = list(queryset.values_list("pk", flat=True)[: MOST + 1])
     if len(ids) > MOST:
         text = _("Only the first %(count)s of the selected schedules are here. Select fewer, and repeat it.")
-        messages.warning(request, text % {"count": f"{MOST:,}"})
+        messages.warning(request, text % {"count": number(MOST)})
     return redirect_to(request, "schedule_skip_selected", **{IDS: ",".join(map(str, ids[:MOST]))})
 
 

@@ -23,6 +23,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin.formatting import LABELS, breakable, visible, word_badge
 from django_pgqueue.admin.navigation import allowed_url
+from django_pgqueue.display import number
 from django_pgqueue.states import State
 from django_pgqueue.stats.graphs.figures import NODES_READ, WorkflowGraph, workflow_graph
 from django_pgqueue.stats.graphs.groups import NodeGroup, grouped, merged
@@ -70,7 +71,7 @@ def drawing(request: HttpRequest, batch_id: int, alias: str) -> dict[str, Any] |
         return None
     if graph.is_cut:
         note = _("The workflow has more than %(most)s jobs or too many dependencies, so it is not drawn.")
-        return {"note": note % {"most": f"{NODES_READ:,}"}}
+        return {"note": note % {"most": number(NODES_READ)}}
     groups = grouped(graph, MOST_ALIKE if len(graph.nodes) <= MOST_BOXES else 1)
     number_of = {node.job_id: number for number, group in enumerate(groups) for node in group.nodes}
     edges = merged(graph.edges, number_of, {node.job_id: node.state for node in graph.nodes})
@@ -84,7 +85,7 @@ def drawing(request: HttpRequest, batch_id: int, alias: str) -> dict[str, Any] |
     }
     if len(groups) > MOST_BOXES or groups[-1].layer >= MOST_LAYERS or len(edges) > MOST_CURVES:
         note = _("It is too large to be drawn, with over %(boxes)s boxes, %(layers)s layers or %(edges)s arrows.")
-        most = {"boxes": MOST_BOXES, "layers": MOST_LAYERS, "edges": f"{MOST_CURVES:,}"}
+        most = {"boxes": MOST_BOXES, "layers": MOST_LAYERS, "edges": number(MOST_CURVES)}
         return {**table, "note": note % most}
     return {**table, **_drawn(request, batch_id, graph, groups, edges)}
 
@@ -98,7 +99,7 @@ def _drawn(
 ) -> dict[str, Any]:
     placed = layout({number: group.layer for number, group in enumerate(groups)}, list(edges))
     counts = Counter(node.state for node in graph.nodes)
-    words = {"jobs": f"{len(graph.nodes):,}", "layers": groups[-1].layer + 1, "states": _states_text(counts)}
+    words = {"jobs": number(len(graph.nodes)), "layers": groups[-1].layer + 1, "states": _states_text(counts)}
     failed, before = failed_path({number: group.state for number, group in enumerate(groups)}, edges)
     drawn = [
         {
@@ -159,7 +160,7 @@ def _box(request: HttpRequest, batch_id: int, group: NodeGroup, x: float, y: flo
     single = group.nodes[0] if len(group.nodes) == 1 else None
     line = f"#{single.job_id} {SIGNS.get(single.state, '?')} {_word(single.state)}" if single else _signs(counts)
     tooltip = f"{name} #{single.job_id}: {_word(single.state)}" if single else f"{name}: {_states_text(counts)}"
-    label = short if single else f"{len(group.nodes):,} × {short}"
+    label = short if single else f"{number(len(group.nodes))} × {short}"
     return {
         "state": group.state,
         "is_group": single is None,
@@ -200,11 +201,11 @@ def _signs(counts: Mapping[str, int]) -> str:
     if len(counts) == 1:
         [state] = counts
         return _("all %(sign)s %(state)s") % {"sign": SIGNS.get(state, "?"), "state": _word(state)}
-    return " · ".join(f"{counts[state]:,} {sign}" for state, sign in SIGNS.items() if counts.get(state))
+    return " · ".join(f"{number(counts[state])} {sign}" for state, sign in SIGNS.items() if counts.get(state))
 
 
 def _states_text(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{counts[state]:,} {_word(state)}" for state in SIGNS if counts.get(state))
+    return ", ".join(f"{number(counts[state])} {_word(state)}" for state in SIGNS if counts.get(state))
 
 
 def _row(request: HttpRequest, batch_id: int, group: NodeGroup, needed: Sequence[NodeGroup]) -> dict[str, Any]:
@@ -213,7 +214,7 @@ def _row(request: HttpRequest, batch_id: int, group: NodeGroup, needed: Sequence
     if len(needed) > NEEDS_SHOWN:
         shown.append(_("and %(count)s more") % {"count": len(needed) - NEEDS_SHOWN})
     is_single = len(group.nodes) == 1
-    states = [(word_badge(state), "" if is_single else f"{count:,}") for state, count in group.counts.items()]
+    states = [(word_badge(state), "" if is_single else number(count)) for state, count in group.counts.items()]
     return {
         "layer": group.layer + 1,
         "name": _name(group),
@@ -235,4 +236,4 @@ def _name(group: NodeGroup) -> SafeString:
     name = breakable(group.task_name)
     if len(group.nodes) == 1:
         return format_html("{} #{}", name, group.nodes[0].job_id)
-    return format_html("{} × {}", f"{len(group.nodes):,}", name)
+    return format_html("{} × {}", number(len(group.nodes)), name)

@@ -23,6 +23,7 @@ from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import FORM, act_view, log_change
 from django_pgqueue.admin.formatting import breakable, visible, word_badge
 from django_pgqueue.admin.navigation import allowed_url, page_url, redirect_to, rendered
+from django_pgqueue.display import number
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
@@ -86,10 +87,10 @@ def _retry(request: HttpRequest, plan: WorkflowRetryPlan, alias: str) -> bool:
     node = Job(pk=plan.root_id)
     log_change(request, node, f"Retried the workflow from this job, {done.retried} jobs.")
     text = ngettext("%(count)s job is retried.", "%(count)s jobs are retried.", done.retried)
-    messages.success(request, text % {"count": f"{done.retried:,}"})
+    messages.success(request, text % {"count": number(done.retried)})
     if done.left:
         text = _("Left as they were: %(count)s. They have changed, were edited, or depend on another failed job.")
-        messages.warning(request, text % {"count": f"{done.left:,}"})
+        messages.warning(request, text % {"count": number(done.left)})
     return True
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import Any, Final
 
 import psycopg
 from django.apps import apps
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, InterfaceError, OperationalError
+from django.utils import translation
 
 from django_pgqueue.display import visible
 from django_pgqueue.management.celery_beat import IMPORT_CELERY_BEAT
@@ -60,9 +62,10 @@ class Command(BaseCommand):
         add_subcommands(parser, (*SUBCOMMANDS, *_subcommands_of_apps()))
 
     def handle(self, *args: Any, **options: Any) -> None:
-        run = options.pop("run")
+        run, runs_tasks = options.pop("run"), options.pop("runs_tasks")
         try:
-            run(options, Output(options, self.stdout, self.stderr))
+            with nullcontext() if runs_tasks else translation.override("en"):
+                run(options, Output(options, self.stdout, self.stderr))
         except BrokenPipeError:
             if not has_lost_reader():
                 raise  # it comes from another pipe

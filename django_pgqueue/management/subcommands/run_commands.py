@@ -39,7 +39,7 @@ def _worker(options: Options, out: Output) -> None:
     runworker.exit_worker(runworker.run(options, out.stdout))
 
 
-WORKER = Subcommand("worker", "Run a worker, like `runworker`.", _add_worker, _worker)
+WORKER = Subcommand("worker", "Run a worker, like `runworker`.", _add_worker, _worker, runs_tasks=True)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +84,7 @@ def _why_not_ready(job: Job) -> str:
     return "a worker has claimed it"
 
 
-RUN = Subcommand("run", "Run one ready job in this process, due or not.", _add_run, _run)
+RUN = Subcommand("run", "Run one ready job in this process, due or not.", _add_run, _run, runs_tasks=True)
 
 
 def _health(options: Options, out: Output) -> None:

@@ -65,6 +65,7 @@ class Subcommand:
         add_arguments: Adds the arguments to the subcommand's parser.
         run: Does the work: it gets the parsed options, and prints to an `Output`.
         actions: Further words, each with its own arguments. The subcommand itself then has neither.
+        runs_tasks: Whether it runs tasks, in the language of the settings. The other subcommands speak English.
     """
 
     name: str
@@ -72,10 +73,11 @@ class Subcommand:
     add_arguments: Callable[[ArgumentParser], None] = lambda parser: None
     run: Callable[[Options, Output], None] | None = None
     actions: tuple[Subcommand, ...] = ()
+    runs_tasks: bool = False
 
 
 def add_subcommands(parser: ArgumentParser, subcommands: Iterable[Subcommand], metavar: str = "COMMAND") -> None:
-    """Add subcommands to a parser. Afterwards, the option `run` is the function of the one that was typed."""
+    """Add subcommands to a parser. Afterwards, the options `run` and `runs_tasks` are those of the one typed."""
     parsers = parser.add_subparsers(metavar=metavar, required=True)
     for subcommand in subcommands:
         added = parsers.add_parser(subcommand.name, help=subcommand.help, description=subcommand.help)
@@ -83,7 +85,7 @@ def add_subcommands(parser: ArgumentParser, subcommands: Iterable[Subcommand], m
             add_subcommands(added, subcommand.actions, metavar="ACTION")
         else:
             subcommand.add_arguments(added)
-            added.set_defaults(run=subcommand.run)
+            added.set_defaults(run=subcommand.run, runs_tasks=subcommand.runs_tasks)
 
 
 def add_database(parser: ArgumentParser, help: str = "Database of the jobs.") -> None:  # noqa: A002 -- argparse's word

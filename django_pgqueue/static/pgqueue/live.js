@@ -16,7 +16,7 @@
             for (const each of counts) {
                 const figure = figures[each.dataset.count];
                 const value = figure?.value ?? figure ?? 0;
-                each.textContent = value ? value.toLocaleString("en") + (figure.is_exact === false ? "+" : "") : "";
+                each.textContent = value ? value.toLocaleString(document.documentElement.lang || "en") + (figure.is_exact === false ? "+" : "") : "";
             }
         } catch { /* The page stays as the server has made it. */ }
     };

@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from django.utils.translation import ngettext
+
 from django_pgqueue.display import in_line
 from django_pgqueue.stats.answers import NONE, Count, PauseStats
+from django_pgqueue.tasks.registry import in_words
 
 
 class CauseKind(StrEnum):
@@ -114,12 +117,13 @@ def ranked(causes: Iterable[Cause]) -> tuple[Cause, ...]:
     )
 
 
-def them(jobs: Count) -> str:
-    """Return the pronoun for some jobs."""
-    return "it" if jobs == Count(1) else "them"
-
-
-def jobs_wait(jobs: Count, reason: str, which: str = "") -> str:
+def jobs_wait(jobs: Count, reason: str, task_name: str = "") -> str:
     """Return a sentence with the reason, which is a sentence too: "5,000 jobs of x wait: an operator has …"."""
-    verb = "job{} waits" if jobs == Count(1) else "jobs{} wait"
-    return f"{jobs} {verb.format(which)}: {reason[0].lower()}{reason[1:]}"
+    text = (
+        ngettext(
+            "%(jobs)s job of %(task)s waits: %(reason)s", "%(jobs)s jobs of %(task)s wait: %(reason)s", jobs.plural
+        )
+        if task_name
+        else ngettext("%(jobs)s job waits: %(reason)s", "%(jobs)s jobs wait: %(reason)s", jobs.plural)
+    )
+    return text % {"jobs": jobs, "task": in_words(task_name), "reason": f"{reason[0].lower()}{reason[1:]}"}

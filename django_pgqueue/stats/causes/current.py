@@ -16,6 +16,8 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from django.utils import translation
+
 from django_pgqueue.db.statements import clock
 from django_pgqueue.stats.alias import connection_of
 from django_pgqueue.stats.depths import DepthReading
@@ -66,7 +68,7 @@ def causes(
 
     The answer comes from a reading that is at most five seconds old, also inside a transaction. A new one runs two
     read-only statements more than `overview()`, and up to four further ones if there is more to say. Their cost is
-    bounded, however many jobs, keys, schedules and failures there are.
+    bounded, however many jobs, keys, schedules and failures there are. The sentences are in the active language.
 
     Args:
         database: Alias of the database of the jobs. By default the database routers choose it.
@@ -113,9 +115,10 @@ def latest(database: str | None = None) -> Facts | None:
 
 
 def document_of(facts: Facts, words: Words) -> dict[str, Any]:
-    """Return the figures and the causes as one document for programs."""
+    """Return the figures and the causes as one document for programs, whose sentences are English."""
     figures = {each.name: getattr(facts.overview, each.name) for each in fields(facts.overview)}
-    return {**figures, "read_at": facts.read_at, "causes": causes_of(facts, words)}
+    with translation.override("en"):
+        return {**figures, "read_at": facts.read_at, "causes": causes_of(facts, words)}
 
 
 def forget() -> None:

@@ -19,7 +19,7 @@ from django_pgqueue.stats.depths import DepthReading, read_ready_unlimited
 from django_pgqueue.stats.fleet import OpenGroup, Pauses
 from django_pgqueue.stats.lane_counts import Ready
 from django_pgqueue.stats.limits.ready import WaitingKey
-from django_pgqueue.stats.ownership import no_worker_text
+from django_pgqueue.stats.ownership import other_installation
 
 from .cause import CauseKind
 
@@ -252,7 +252,7 @@ class Facts:
     waiting_keys: list[WaitingKey]
     has_all_keys: bool
     """Whether no limit key with due jobs is missing in `waiting_keys`."""
-    no_worker: str
+    other_installation: str
     """The sentence about missing workers, "" if one runs or no job is due."""
     unread_kinds: frozenset[CauseKind] = frozenset()
     """The kinds of causes of which this reading knows nothing."""
@@ -280,7 +280,9 @@ def read_facts(reading: DepthReading, workers: list[WorkerStats], overview: Over
         unknown=_unknown(_by_task(reading) if overview.unknown.value else ()),
         waiting_keys=reading.waiting_keys,
         has_all_keys=reading.has_all_keys,
-        no_worker=no_worker_text(reading.connection) if overview.workers == 0 and overview.unserved_queues else "",
+        other_installation=(
+            other_installation(reading.connection) if overview.workers == 0 and overview.unserved_queues else ""
+        ),
         dead_in_a_row=_read(reading, "failing tasks", _dead_in_a_row) if get_settings().STATS else [],
         schedules=_read(reading, "failing schedules", _schedules) if may_read else [],
         dead_dependencies=_read(reading, "dead dependencies", _dead_dependencies)

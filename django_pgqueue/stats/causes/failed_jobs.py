@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from django_pgqueue.display import number
 from django_pgqueue.stats.answers import NONE, Count
 from django_pgqueue.stats.sentences import sentence_of, span_text
 from django_pgqueue.tasks.registry import in_words
 
-from .cause import Cause, CauseKind, them
+from .cause import Cause, CauseKind
 from .facts import DEAD_READ, SCHEDULES_LISTED, Facts, FailingSchedule
 from .words import Words
 
@@ -21,26 +25,42 @@ def lost_jobs(facts: Facts, words: Words) -> Iterator[Cause]:
     """Yield the running jobs whose leases are over."""
     jobs = facts.overview.lost
     if jobs.value:
-        named = ", ".join(
-            f"{in_words(worker.host)}:{worker.pid}, silent for {span_text(worker.heartbeat_age_seconds)}"
-            for worker in facts.silent_workers[:NAMED_WORKERS]
+        text = ngettext(
+            "%(jobs)s running job is lost%(workers)s: no heartbeat came for a lease, and no worker has rescued it yet.",
+            "%(jobs)s running jobs are lost%(workers)s: no heartbeat came for a lease, and no worker has rescued them "
+            "yet.",
+            jobs.plural,
         )
-        noun = "worker" if len(facts.silent_workers) == 1 else "workers"
-        of_workers = f" ({noun} {named})" if named else ""
-        what = "1 running job is lost" if jobs == Count(1) else f"{jobs} running jobs are lost"
-        sentence = f"{what}{of_workers}: no heartbeat came for a lease, and no worker has rescued {them(jobs)} yet."
+        sentence = text % {"jobs": jobs, "workers": _silent(facts)}
         yield Cause(kind=CauseKind.LOST, sentence=sentence, jobs=jobs, is_urgent=True)
+
+
+def _silent(facts: Facts) -> str:
+    """Return which workers are silent, as a part of a sentence in parentheses; "" if none is."""
+    if not facts.silent_workers:
+        return ""
+    text = _("%(host)s:%(pid)d, silent for %(span)s")
+    named = ", ".join(
+        text % {"host": in_words(worker.host), "pid": worker.pid, "span": span_text(worker.heartbeat_age_seconds)}
+        for worker in facts.silent_workers[:NAMED_WORKERS]
+    )
+    return ngettext(" (worker %(workers)s)", " (workers %(workers)s)", len(facts.silent_workers)) % {"workers": named}
 
 
 def dead_dependencies(facts: Facts, words: Words) -> Iterator[Cause]:
     """Yield the tasks whose dead jobs block jobs of workflows."""
     for found in facts.dead_dependencies:
         jobs = Count(found.waiting, not found.is_cut and facts.overview.dead.value < DEAD_READ)
-        waits = "1 job of a workflow waits" if jobs == Count(1) else f"{jobs} jobs of workflows wait"
-        dead = "a dead job" if found.dead == 1 else f"{found.dead:,} dead jobs"
+        waiting = ngettext("%(jobs)s job of a workflow waits", "%(jobs)s jobs of workflows wait", jobs.plural)
+        text = ngettext(
+            "%(jobs_wait)s for a dead job of %(task)s: retry it.",
+            "%(jobs_wait)s for %(dead)s dead jobs of %(task)s: retry them.",
+            found.dead,
+        )
+        dead, task = number(found.dead), in_words(found.task_name)
         yield Cause(
             kind=CauseKind.DEPENDENCY_FAILED,
-            sentence=f"{waits} for {dead} of {in_words(found.task_name)}: retry {'it' if found.dead == 1 else 'them'}.",
+            sentence=text % {"jobs_wait": waiting % {"jobs": jobs}, "dead": dead, "task": task},
             jobs=jobs,
             name=found.task_name,
             job_id=found.first_id,
@@ -52,9 +72,10 @@ def failing_tasks(facts: Facts, words: Words) -> Iterator[Cause]:
     """Yield the tasks of which jobs died, and none succeeded since."""
     for found in facts.dead_in_a_row:
         jobs = Count(found.dead, found.is_exact)
+        text = _("%(task)s died %(jobs)s times in a row within the last hour.")
         yield Cause(
             kind=CauseKind.TASK_FAILING,
-            sentence=f"{in_words(found.task_name)} died {jobs} times in a row within the last hour.",
+            sentence=text % {"task": in_words(found.task_name), "jobs": jobs},
             jobs=jobs,
             name=found.task_name,
             pause=facts.pauses.of_tasks.get(found.task_name),
@@ -66,12 +87,13 @@ def schedules(facts: Facts, words: Words) -> Iterator[Cause]:
     for found in facts.schedules:
         name = in_words(found.name)
         if found.problem:  # the text of an error, which can contain an argument
-            problem = sentence_of(found.problem) if words.with_keys else "its page in the admin says why."
-            sentence = f"The schedule {name} could not be fired: {problem}"
+            problem = sentence_of(found.problem) if words.with_keys else _("its page in the admin says why.")
+            sentence = _("The schedule %(name)s could not be fired: %(problem)s") % {"name": name, "problem": problem}
             yield _of_schedule(found, CauseKind.SCHEDULE_FAILED, sentence)
         if found.is_failing:
             jobs = Count(found.dead, found.is_exact)
-            failing = f"The latest {jobs} jobs of the schedule {name} died, and none succeeded since."
+            text = _("The latest %(jobs)s jobs of the schedule %(name)s died, and none succeeded since.")
+            failing = text % {"jobs": jobs, "name": name}
             yield _of_schedule(found, CauseKind.SCHEDULE_FAILING, failing, jobs)
 
 
@@ -79,15 +101,17 @@ def late_schedules(facts: Facts, words: Words) -> Iterator[Cause]:
     """Yield the schedules that are late, or one cause for all of them if they are many."""
     late = sorted((each for each in facts.schedules if each.is_late), key=lambda each: -each.late_seconds)
     if len(late) > NAMED_SCHEDULES:
-        number = Count.up_to(len(late), SCHEDULES_LISTED)
-        first = f"the schedule {in_words(late[0].name)} by {span_text(late[0].late_seconds)}"
-        sentence = f"{number} schedules are late, {first}: does a worker fire schedules?"
-        yield Cause(kind=CauseKind.SCHEDULE_LATE, sentence=sentence)
+        text = _("%(schedules)s schedules are late, the schedule %(name)s by %(span)s: does a worker fire schedules?")
+        schedules = Count.up_to(len(late), SCHEDULES_LISTED)
+        yield Cause(kind=CauseKind.SCHEDULE_LATE, sentence=text % {"schedules": schedules, **_lateness(late[0])})
         return
+    text = _("The schedule %(name)s is %(span)s late: does a worker fire schedules?")
     for found in late:
-        by = span_text(found.late_seconds)
-        sentence = f"The schedule {in_words(found.name)} is {by} late: does a worker fire schedules?"
-        yield _of_schedule(found, CauseKind.SCHEDULE_LATE, sentence)
+        yield _of_schedule(found, CauseKind.SCHEDULE_LATE, text % _lateness(found))
+
+
+def _lateness(found: FailingSchedule) -> dict[str, str]:
+    return {"name": in_words(found.name), "span": span_text(found.late_seconds)}
 
 
 def _of_schedule(found: FailingSchedule, kind: CauseKind, sentence: str, jobs: Count = NONE) -> Cause:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from django_pgqueue.declared.breakers import PAUSED_BY
 from django_pgqueue.declared.chunks import is_chunk_key
 from django_pgqueue.declared.limits import has_value, name_of
+from django_pgqueue.display import number
 from django_pgqueue.stats.answers import NONE, Count, PauseStats
 from django_pgqueue.stats.limits.answers import LimitWaitReason
 from django_pgqueue.stats.limits.ready import WaitingKey
 from django_pgqueue.stats.sentences import paused_text
 from django_pgqueue.tasks.registry import in_words
 
-from .cause import URGENT, Cause, CauseKind, jobs_wait, them
+from .cause import URGENT, Cause, CauseKind, jobs_wait
 from .facts import Facts
 from .waiting_jobs import BUSY_SECONDS
 from .words import Words
@@ -30,30 +34,39 @@ KINDS: Final = {
     LimitWaitReason.NOT_DUE: CauseKind.KEY_ORDER,
 }
 """The kinds of causes. An ordered key that waits for its running job is as it should be."""
-UNDECLARED: Final = (
-    "no task of this process declares the limit {what}, so workers with the same code do not start {them}: declare the "
-    "limit, or deploy the code that does."
-)
-SENTENCES: Final = {
-    CauseKind.LIMIT_PAUSED: ("{what} is paused.", "{what} are paused."),
-    CauseKind.BREAKER_OPEN: ("the circuit breaker of {what} is open.", "the circuit breakers of {what} are open."),
-    CauseKind.LIMIT_UNDECLARED: (UNDECLARED, UNDECLARED),
-    CauseKind.BLOCKED_BY_DEAD: (
-        "{what} is blocked by the dead job {job}: retry, acknowledge or delete it.",
-        "{what} are blocked by dead jobs, one by the job {job}: retry, acknowledge or delete them.",
+SENTENCES: Final[Mapping[CauseKind, Any]] = {
+    CauseKind.LIMIT_PAUSED: ngettext_lazy("%(what)s is paused.", "%(what)s are paused.", "keys"),
+    CauseKind.BREAKER_OPEN: ngettext_lazy(
+        "the circuit breaker of %(what)s is open.", "the circuit breakers of %(what)s are open.", "keys"
     ),
-    CauseKind.KEY_HELD: (
-        "{what} is held, because a task raised Throttled.",
-        "{what} are held, because a task raised Throttled.",
+    CauseKind.LIMIT_UNDECLARED: ngettext_lazy(
+        "no task of this process declares the limit %(what)s, so workers with the same code do not start it: declare "
+        "the limit, or deploy the code that does.",
+        "no task of this process declares the limit %(what)s, so workers with the same code do not start them: declare "
+        "the limit, or deploy the code that does.",
+        "jobs",
     ),
-    CauseKind.KEY_ORDER: (
-        "the first job of {what} is due later ({job}), and the others wait for it.",
-        "the first jobs of {what} are due later, one of them is {job}, and the others wait for them.",
+    CauseKind.BLOCKED_BY_DEAD: ngettext_lazy(
+        "%(what)s is blocked by the dead job %(job)s: retry, acknowledge or delete it.",
+        "%(what)s are blocked by dead jobs, one by the job %(job)s: retry, acknowledge or delete them.",
+        "keys",
     ),
-    CauseKind.LIMIT_RATE: ("the rate of {what} does not admit {them} yet.",) * 2,
-    CauseKind.LIMIT_SLOTS: ("the slots of {what} are in use.",) * 2,
+    CauseKind.KEY_HELD: ngettext_lazy(
+        "%(what)s is held, because a task raised Throttled.",
+        "%(what)s are held, because a task raised Throttled.",
+        "keys",
+    ),
+    CauseKind.KEY_ORDER: ngettext_lazy(
+        "the first job of %(what)s is due later (%(job)s), and the others wait for it.",
+        "the first jobs of %(what)s are due later, one of them is %(job)s, and the others wait for them.",
+        "keys",
+    ),
+    CauseKind.LIMIT_RATE: ngettext_lazy(
+        "the rate of %(what)s does not admit it yet.", "the rate of %(what)s does not admit them yet.", "jobs"
+    ),
+    CauseKind.LIMIT_SLOTS: gettext_lazy("the slots of %(what)s are in use."),
 }
-"""The sentences about one key or limit, and about several keys."""
+"""The sentences, by the number of keys or of jobs: whichever their verbs and pronouns follow."""
 SLOW: Final = frozenset({CauseKind.LIMIT_SLOTS, CauseKind.LIMIT_RATE, CauseKind.KEY_HELD, CauseKind.KEY_ORDER})
 """Kinds that are a cause only if jobs have waited for a while: limits exist to let jobs wait."""
 OF_JOB: Final = frozenset({CauseKind.BLOCKED_BY_DEAD, CauseKind.KEY_ORDER})
@@ -92,7 +105,7 @@ def _cause(name: str, kind: CauseKind, pause: PauseStats | None, keys: Sequence[
         pause = keys[0].wait.pause
     return Cause(
         kind=kind,
-        sentence=jobs_wait(jobs, _sentence(kind, pause, keys, limit_keys, words, them(jobs))),
+        sentence=jobs_wait(jobs, _sentence(kind, pause, keys, limit_keys, words, jobs.plural)),
         jobs=jobs,
         name=name,
         limit_key=limit_key,
@@ -112,15 +125,15 @@ def _sentence(
     keys: Sequence[WaitingKey],
     limit_keys: Sequence[str],
     words: Words,
-    jobs: str,
+    jobs: int,
 ) -> str:
     what = words.keys(limit_keys)
     if pause is not None:
         return paused_text(what, pause, words.time_text)
     if kind is CauseKind.LIMIT_UNDECLARED:
         what = in_words(name_of(limit_keys[0]))
-    one, many = SENTENCES[kind]
-    return (one if len(limit_keys) == 1 else many).format(what=what, job=keys[0].wait.blocking_job_id, them=jobs)
+    values = {"what": what, "job": keys[0].wait.blocking_job_id, "keys": len(limit_keys), "jobs": jobs}
+    return str(SENTENCES[kind] % values)
 
 
 def single_keys(facts: Facts, words: Words) -> Iterator[Cause]:
@@ -141,10 +154,15 @@ def single_keys(facts: Facts, words: Words) -> Iterator[Cause]:
         if len(keys) == 1 or not (is_known and is_most and is_slow) or largest.wait.pause is not None:
             continue
         limit_key = words.key_of([largest.limit_key])
-        whose = f"belong to {in_words(limit_key.partition(':')[2])}" if limit_key else "have one key"
+        text = (
+            _("%(jobs)s of %(total)s due jobs of the limit %(name)s belong to %(key)s.")
+            if limit_key
+            else _("%(jobs)s of %(total)s due jobs of the limit %(name)s have one key.")
+        )
+        value = in_words((limit_key or "").partition(":")[2])
         yield Cause(
             kind=CauseKind.ONE_KEY,
-            sentence=f"{largest.due:,} of {total:,} due jobs of the limit {in_words(name)} {whose}.",
+            sentence=text % {"jobs": number(largest.due), "total": number(total), "name": in_words(name), "key": value},
             jobs=Count(largest.due),
             name=name,
             limit_key=limit_key,

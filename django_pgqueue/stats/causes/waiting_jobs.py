@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
 from django_pgqueue.stats.answers import NONE, Count, QueueStats
 from django_pgqueue.stats.fleet import busy_tasks
+from django_pgqueue.stats.ownership import no_worker_text
 from django_pgqueue.stats.sentences import busy_text, paused_text, unserved_text
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.registry import in_words
 
-from .cause import Cause, CauseKind, jobs_wait, them
+from .cause import Cause, CauseKind, jobs_wait
 from .facts import Facts
 from .words import Words
 
@@ -23,7 +27,9 @@ def paused_queues(facts: Facts, words: Words) -> Iterator[Cause]:
     """Yield the paused queues with due jobs."""
     for queue in facts.overview.queues:
         if queue.pause is not None and queue.paused.value:
-            sentence = paused_text(f"the queue {in_words(queue.name)}", queue.pause, words.time_text)
+            sentence = paused_text(
+                _("the queue %(name)s") % {"name": in_words(queue.name)}, queue.pause, words.time_text
+            )
             yield Cause(
                 kind=CauseKind.QUEUE_PAUSED,
                 sentence=jobs_wait(queue.paused, sentence),
@@ -38,7 +44,8 @@ def paused_tasks(facts: Facts, words: Words) -> Iterator[Cause]:
     pauses = {pause.name: pause for pause in facts.pauses.of_tasks.values()}
     for name, jobs in facts.paused.items():
         if jobs.value:
-            sentence = paused_text(f"the task {in_words(name)}", pauses[name], words.time_text)
+            what = _("the task %(name)s") % {"name": in_words(name)}
+            sentence = paused_text(what, pauses[name], words.time_text)
             yield Cause(
                 kind=CauseKind.TASK_PAUSED,
                 sentence=jobs_wait(jobs, sentence),
@@ -53,7 +60,8 @@ def unserved_queues(facts: Facts, words: Words) -> Iterator[Cause]:
     unserved = [queue for queue in facts.overview.queues if queue.is_unserved]
     if unserved and not facts.live_workers:
         jobs = sum((_waiting(queue) for queue in unserved), start=NONE)
-        yield Cause(kind=CauseKind.NO_WORKER, sentence=jobs_wait(jobs, facts.no_worker), jobs=jobs, is_urgent=True)
+        sentence = jobs_wait(jobs, no_worker_text(facts.other_installation))
+        yield Cause(kind=CauseKind.NO_WORKER, sentence=sentence, jobs=jobs, is_urgent=True)
         return
     for queue in unserved:
         jobs = _waiting(queue)
@@ -73,16 +81,20 @@ def _waiting(queue: QueueStats) -> Count:
 def unknown_tasks(facts: Facts, words: Words) -> Iterator[Cause]:
     """Yield the tasks whose jobs workers release."""
     for name, jobs in facts.unknown.items():
-        known = registry.get(name) is not None
         reason = (
-            f"workers release {them(jobs)}, because they do not know the task or the arguments do not fit it: deploy "
-            "the code of this process to the workers, or look at a job."
-            if known
-            else "no live worker knows this task, and this process does not either: deploy the code that has it."
+            ngettext(
+                "workers release it, because they do not know the task or the arguments do not fit it: deploy the code "
+                "of this process to the workers, or look at a job.",
+                "workers release them, because they do not know the task or the arguments do not fit it: deploy the "
+                "code of this process to the workers, or look at a job.",
+                jobs.plural,
+            )
+            if registry.get(name) is not None
+            else _("no live worker knows this task, and this process does not either: deploy the code that has it.")
         )
         yield Cause(
             kind=CauseKind.UNKNOWN_TASK,
-            sentence=jobs_wait(jobs, reason, f" of {in_words(name)}"),
+            sentence=jobs_wait(jobs, reason, name),
             jobs=jobs,
             name=name,
             is_urgent=True,
@@ -97,9 +109,12 @@ def busy_queues(facts: Facts, words: Words) -> Iterator[Cause]:
         if is_full and queue.due.value and waited_seconds is not None and waited_seconds >= BUSY_SECONDS:
             workers = [worker for worker in facts.live_workers if worker.serves(queue.name)]
             busy = busy_text(busy_tasks(queue.name, workers, facts.open_groups))
-            slots = "the only slot" if total == 1 else f"all {total} slots"
-            verb, by = "is" if total == 1 else "are", f" ({busy})" if busy else ""
-            reason = f"{slots} for the queue {in_words(queue.name)} {verb} busy{by}."
+            text = (
+                _("the only slot for the queue %(queue)s is busy%(tasks)s.")
+                if total == 1
+                else _("all %(slots)d slots for the queue %(queue)s are busy%(tasks)s.")
+            )
+            reason = text % {"slots": total, "queue": in_words(queue.name), "tasks": f" ({busy})" if busy else ""}
             yield Cause(
                 kind=CauseKind.SLOTS_BUSY,
                 sentence=jobs_wait(queue.due, reason),

@@ -6,7 +6,11 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
 from django_pgqueue.declared.limits import has_value, name_of
+from django_pgqueue.display import number
 from django_pgqueue.stats.sentences import utc_text
 from django_pgqueue.tasks.registry import in_words
 
@@ -26,7 +30,7 @@ class Words(NamedTuple):
         """Return these keys of one limit as a part of a sentence."""
         name = in_words(name_of(limit_keys[0]))
         if (key := self.key_of(limit_keys)) is not None:
-            return f"the limit key {in_words(key)}" if has_value(key) else f"the limit {name}"
-        return (
-            f"one key of the limit {name}" if len(limit_keys) == 1 else f"{len(limit_keys):,} keys of the limit {name}"
-        )
+            text = _("the limit key %(name)s") if has_value(key) else _("the limit %(name)s")
+            return text % {"name": in_words(key)}
+        text = ngettext("one key of the limit %(name)s", "%(keys)s keys of the limit %(name)s", len(limit_keys))
+        return text % {"keys": number(len(limit_keys)), "name": name}

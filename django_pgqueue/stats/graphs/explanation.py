@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
 from django_pgqueue.db.statements import execute
+from django_pgqueue.display import number
 from django_pgqueue.states import FailurePolicy, State
 from django_pgqueue.stats.answers import FoundReason, Reason
 from django_pgqueue.stats.explained_job import ExplainedJob
@@ -17,8 +21,16 @@ LIMIT: Final = 10_000
 """Dependencies of one job that are read at most, the latest ones."""
 NAMED: Final = 3
 """Dependencies that a sentence names."""
-UNFINISHED: Final = {State.RUNNING.value: "runs", State.READY.value: "is ready", State.WAITING.value: "waits"}
-FAILED: Final = {State.DEAD.value: "is dead", State.CANCELLED.value: "is cancelled", "gone": "was removed"}
+UNFINISHED: Final = {
+    State.RUNNING.value: gettext_lazy("%(job)s, which runs"),
+    State.READY.value: gettext_lazy("%(job)s, which is ready"),
+    State.WAITING.value: gettext_lazy("%(job)s, which waits"),
+}
+FAILED: Final = {
+    State.DEAD.value: gettext_lazy("%(job)s, which is dead"),
+    State.CANCELLED.value: gettext_lazy("%(job)s, which is cancelled"),
+    "gone": gettext_lazy("%(job)s, which was removed"),
+}
 
 
 class _Dependencies(NamedTuple):
@@ -46,10 +58,8 @@ def _cancelled(job: ExplainedJob, groups: Iterable[_Dependencies]) -> FoundReaso
     if not causes:
         return None
     finished_at = job.row.finished_at
-    sentence = (
-        f"It was cancelled at {job.time_text(finished_at)}, because it depends on {_named(causes, FAILED)}. "
-        "A retry of the dead job restores it."
-    )
+    text = _("It was cancelled at %(time)s, because it depends on %(jobs)s. A retry of the dead job restores it.")
+    sentence = text % {"time": job.time_text(finished_at), "jobs": _named(causes, FAILED)}
     return _reason(Reason.DEPENDENCY_FAILED, sentence, causes, finished_at=finished_at)
 
 
@@ -59,17 +69,20 @@ def _waiting(groups: list[_Dependencies]) -> FoundReason:
     ending = [group for group in failed if group not in blocking]
     unfinished = [group for group in groups if group.state in UNFINISHED]
     if ending:
-        sentence = f"It depends on {_named(ending, FAILED)}. A worker will cancel it, within a minute at most."
+        text = _("It depends on %(jobs)s. A worker will cancel it, within a minute at most.")
+        sentence = text % {"jobs": _named(ending, FAILED)}
         return _reason(Reason.DEPENDENCY_FAILED, sentence, ending)
     if blocking:
-        more = f" It also waits for {_named(unfinished, UNFINISHED)}." if unfinished else ""
-        sentence = f"It is blocked until a retry of this succeeds: {_named(blocking, FAILED)}.{more}"
+        also = _("It also waits for %(jobs)s.") % {"jobs": _named(unfinished, UNFINISHED)}
+        text = _("It is blocked until a retry of this succeeds: %(jobs)s.") % {"jobs": _named(blocking, FAILED)}
+        sentence = f"{text} {also}" if unfinished else text
         return _reason(Reason.DEPENDENCY_FAILED, sentence, blocking)
     if not unfinished:
-        sentence = "Its dependencies have ended. A worker will make it ready, within a minute at most."
+        sentence = _("Its dependencies have ended. A worker will make it ready, within a minute at most.")
         return _reason(Reason.WAITING, sentence, [])
-    of_all = f"{_count(unfinished):,} of its {_count(groups):,} dependencies"
-    return _reason(Reason.WAITING, f"It waits for {of_all}: {_named(unfinished, UNFINISHED)}.", unfinished)
+    text = _("It waits for %(number)s of its %(total)s dependencies: %(jobs)s.")
+    values = {"number": number(_count(unfinished)), "total": number(_count(groups))}
+    return _reason(Reason.WAITING, text % {**values, "jobs": _named(unfinished, UNFINISHED)}, unfinished)
 
 
 def _reason(reason: Reason, sentence: str, groups: Iterable[_Dependencies], **fields: Any) -> FoundReason:
@@ -81,15 +94,13 @@ def _count(groups: Iterable[_Dependencies]) -> int:
     return sum(group.number for group in groups)
 
 
-def _named(groups: Iterable[_Dependencies], words: dict[str, str]) -> str:
+def _named(groups: Iterable[_Dependencies], words: Mapping[str, Any]) -> str:
     """Return the first dependencies of these groups by their names, with the number of the others."""
     in_order = sorted(groups, key=lambda group: list(words).index(group.state))
     each = [
-        f"#{job_id} ({in_words(name)}), which {words[group.state]}"
-        if name
-        else f"#{job_id}, which {words[group.state]}"
+        words[group.state] % {"job": f"#{job_id} ({in_words(name)})" if name else f"#{job_id}"}
         for group in in_order
         for job_id, name in zip(group.job_ids, group.task_names, strict=True)
     ][:NAMED]
     more = _count(in_order) - len(each)
-    return "; ".join(each) + (f"; and {more:,} more" if more else "")
+    return "; ".join([*each, *([_("and %(number)s more") % {"number": number(more)}] if more else [])])

@@ -10,6 +10,9 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
 from django_pgqueue.db.statements import execute
 from django_pgqueue.declared.chunks import is_chunk_key
 from django_pgqueue.declared.limit_policies import KeyPolicy
@@ -36,7 +39,7 @@ REASONS: Final = {
     LimitWaitReason.TOKEN: Reason.LIMIT_RATE,
 }
 """The reasons of a job that is due. If the limit admits it, the reason lies outside of the limit."""
-PROBING: Final = " Its circuit breaker is open, so one job at a time probes the key."
+PROBING: Final = gettext_lazy("Its circuit breaker is open, so one job at a time probes the key.")
 
 
 def reason_of_limit(job: ExplainedJob) -> FoundReason | None:
@@ -56,7 +59,7 @@ def reason_of_limit(job: ExplainedJob) -> FoundReason | None:
         return FoundReason(reason, _order(job, state), {"ahead": ahead, "blocking_job_id": state.head_id})
     if wait.seconds is None:
         job_ids = tuple(state.running_job_ids or ())
-        probe = PROBING if job.controls.has_open_breaker(row.limit_key) else ""
+        probe = f" {PROBING}" if job.controls.has_open_breaker(row.limit_key) else ""
         return FoundReason(
             reason, _slots(row, policy, state, ahead) + probe, {"ahead": ahead, "running_job_ids": job_ids}
         )
@@ -86,45 +89,59 @@ def ahead_in_key(job: ExplainedJob) -> Count:
 def _undeclared(limit_key: str) -> str:
     name = name_of(limit_key)
     close = get_close_matches(name, registry.limits(), n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    return (
-        f"No task of this process declares its limit {in_words(name)}{hint}, so workers with the same code do not "
-        "start it: declare the limit, or deploy the code that does."
+    hint = _(" (did you mean %(name)s?)") % {"name": close[0]} if close else ""
+    text = _(
+        "No task of this process declares its limit %(name)s%(hint)s, so workers with the same code do not start it: "
+        "declare the limit, or deploy the code that does."
     )
+    return text % {"name": in_words(name), "hint": hint}
 
 
 def _order(job: ExplainedJob, state: KeyState) -> str:
     """Return which job of the ordered key comes first."""
-    row = job.row
-    first = f"Job {state.head_id} of the same ordered key {in_words(row.limit_key)} comes first"
+    row, due_seconds = job.row, state.head_due_seconds or 0.0
     if state.head_state == State.DEAD:
-        return f"{first}, and it is dead: retry, acknowledge or delete it."
-    if state.head_state == State.RUNNING:
-        return f"{first}, and it is running."
-    due_seconds = state.head_due_seconds or 0.0
-    if due_seconds > 0:
-        return f"{first}, and it is due at {job.time_text(row.seen_at + timedelta(seconds=due_seconds))}."
-    return f"{first}, and it is due."
+        text = _(
+            "Job %(job)d of the same ordered key %(key)s comes first, and it is dead: retry, acknowledge or delete it."
+        )
+    elif state.head_state == State.RUNNING:
+        text = _("Job %(job)d of the same ordered key %(key)s comes first, and it is running.")
+    elif due_seconds > 0:
+        text = _("Job %(job)d of the same ordered key %(key)s comes first, and it is due at %(time)s.")
+    else:
+        text = _("Job %(job)d of the same ordered key %(key)s comes first, and it is due.")
+    due_at = job.time_text(row.seen_at + timedelta(seconds=due_seconds))
+    return text % {"job": state.head_id, "key": in_words(row.limit_key), "time": due_at}
 
 
 def _slots(row: Any, policy: KeyPolicy, state: KeyState, ahead: Count) -> str:
     """Return which jobs use the slots of the key."""
     ids = list(state.running_job_ids or ())
     jobs = ", ".join(map(str, ids)) + (", …" if state.running > len(ids) else "")
-    weight = f", and it takes {row.limit_weight}" if row.limit_weight > 1 else ""
-    used = f"{state.running_weight} of {policy.concurrency}"
-    return (
-        f"It waits for a slot of its limit key {in_words(row.limit_key)}: {used} are in use "
-        f"({'job' if len(ids) == 1 else 'jobs'} {jobs}){weight}{_behind(ahead)}."
+    weight = _(", and it takes %(number)d") % {"number": row.limit_weight} if row.limit_weight > 1 else ""
+    text = ngettext(
+        "It waits for a slot of its limit key %(key)s: %(used)d of %(slots)d are in use (job %(jobs)s)%(weight)s.",
+        "It waits for a slot of its limit key %(key)s: %(used)d of %(slots)d are in use (jobs %(jobs)s)%(weight)s.",
+        len(ids),
     )
+    return text % {
+        "key": in_words(row.limit_key),
+        "used": state.running_weight,
+        "slots": policy.concurrency,
+        "jobs": jobs,
+        "weight": f"{weight}{_behind(ahead)}",
+    }
 
 
 def _time_of(job: ExplainedJob, policy: KeyPolicy, reason: Reason, admitted_at: datetime, ahead: Count) -> str:
     """Return when the hold ends, or when the rate admits the job."""
     key, at = in_words(job.row.limit_key), job.time_text(admitted_at)
-    if reason is Reason.KEY_HELD:
-        return f"Its limit key {key} is held until {at}, because a task raised Throttled{_behind(ahead)}."
-    return f"The rate {policy.rate} of its limit key {key} does not admit it before {at}{_behind(ahead)}."
+    text = (
+        _("Its limit key %(key)s is held until %(time)s, because a task raised Throttled%(jobs_ahead)s.")
+        if reason is Reason.KEY_HELD
+        else _("The rate %(rate)s of its limit key %(key)s does not admit it before %(time)s%(jobs_ahead)s.")
+    )
+    return text % {"key": key, "time": at, "rate": policy.rate, "jobs_ahead": _behind(ahead)}
 
 
 def _behind(ahead: Count) -> str:
