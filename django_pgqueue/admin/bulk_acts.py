@@ -26,7 +26,7 @@ from django_pgqueue.models import AuditEntry
 from django_pgqueue.states import ActOutcome, TransitionName
 
 from . import databases, private
-from .formatting import full_date, shortened, visible
+from .formatting import full_date, shortened, visible, word_text
 from .list_filters import instant_of
 from .navigation import address
 
@@ -184,7 +184,7 @@ def _shown(value: Any, *, is_time: bool) -> str:
         pairs = list(value.items())[:20]
         return ", ".join(f"{visible(name)} {_value_text(each, is_time=name in TIMES)}" for name, each in pairs)
     if isinstance(value, list):
-        return ", ".join(visible(str(each)) for each in value[:20])
+        return ", ".join(word_text(each) for each in value[:20])
     return _value_text(value, is_time=is_time)
 
 
@@ -192,7 +192,7 @@ def _value_text(value: Any, *, is_time: bool) -> str:
     if is_time:
         with suppress(TypeError, ValueError, OverflowError):  # the entry was written by hand
             return full_date(datetime.fromisoformat(value))
-    return visible(str(value))
+    return word_text(value)
 
 
 def ending(entry: AuditEntry) -> str:

@@ -19,6 +19,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_pgqueue.declared.breakers import PAUSED_BY
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.display import duration as duration
 from django_pgqueue.display import full_date as full_date
@@ -28,7 +29,7 @@ from django_pgqueue.display import shortened as shortened
 from django_pgqueue.display import visible as visible
 from django_pgqueue.ground.progress import Progress
 from django_pgqueue.models import Execution, Job
-from django_pgqueue.states import State
+from django_pgqueue.states import Outcome, Pausable, State, StepKind, StepState
 
 LABELS: Final = {
     "ready": gettext_lazy("ready"),
@@ -47,6 +48,24 @@ LABELS: Final = {
     "cancelled": gettext_lazy("cancelled"),
 }
 """The words for states, translated. Each has a CSS class with a colour and a sign of its own."""
+WORDS: Final = {
+    **LABELS,
+    Outcome.FAILED: gettext_lazy("failed"),
+    Outcome.CRASHED: gettext_lazy("crashed"),
+    Outcome.RELEASED: gettext_lazy("released"),
+    Outcome.SNOOZED: gettext_lazy("snoozed"),
+    Outcome.SUSPENDED: gettext_lazy("suspended"),
+    StepState.FINISHED: gettext_lazy("finished"),
+    StepState.SLEEPING: gettext_lazy("sleeping"),
+    StepState.TIMED_OUT: gettext_lazy("timed out"),
+    StepKind.STEP: gettext_lazy("step"),
+    StepKind.SLEEP: gettext_lazy("sleep"),
+    Pausable.QUEUE: gettext_lazy("queue"),
+    Pausable.TASK: gettext_lazy("task"),
+    Pausable.LIMIT: gettext_lazy("limit"),
+    PAUSED_BY: gettext_lazy("circuit breaker"),
+}
+"""All words of rows, translated."""
 MORE: Final = gettext_lazy("Counting stopped here: there can be more.")
 NOT_KNOWN: Final = gettext_lazy("Not known: counting stopped before it found one, or the figure cannot be read.")
 REASON_SHOWN: Final = 200
@@ -97,7 +116,7 @@ def dated(at: datetime | None, row: Any, *, with_zone: bool = False) -> SafeStri
 
 def by_until(by: str, until: datetime | None) -> str:
     """Return who has done something, and when it ends, as the end of a sentence."""
-    who = _(" by %(who)s") % {"who": shortened(by)} if by else ""
+    who = _(" by %(who)s") % {"who": shortened(word_text(by))} if by else ""
     return who + (_(" until %(at)s") % {"at": full_date(until)} if until else "")
 
 
@@ -105,6 +124,11 @@ def pause_text(paused_at: datetime, by: str, until: datetime | None, reason: str
     """Return a sentence about a pause: since when, by whom, until when, and the start of the reason."""
     began = _("paused since %(at)s") % {"at": full_date(paused_at)}
     return f"{began}{by_until(by, until)}" + (f": {shortened(reason, REASON_SHOWN)}" if reason else "")
+
+
+def word_text(word: object) -> str:
+    """Return a state, an outcome or a kind as a row stores it, in the language of the reader."""
+    return str(WORDS.get(str(word), visible(str(word))))
 
 
 def badge(state: str, text: Any) -> SafeString:

@@ -31,7 +31,7 @@ from django_pgqueue.tasks import registry
 
 from . import bulk_acts, databases, private, shown
 from .act_view import log_change
-from .formatting import badge, breakable, by_until, moment, moment_ago, seen_at, visible
+from .formatting import badge, breakable, by_until, moment, moment_ago, seen_at, visible, word_text
 from .forms.form_page import in_future
 from .navigation import address, allowed_url, key_jobs_url
 from .readonly import DatabaseChangeList, ListOnlyAdmin, column
@@ -268,7 +268,7 @@ def _shows_target(pause: Pause) -> bool:
 
 def _target_text(pause: Pause, *, is_visible: bool) -> str:
     """Return what is paused, with the value of a limit key only if it may be seen."""
-    return f"{pause.kind} {pause.name}" if is_visible else str(pause)
+    return f"{word_text(pause.kind)} {pause.name}" if is_visible else str(pause)
 
 
 def _description(request: HttpRequest, pause: Pause) -> str:

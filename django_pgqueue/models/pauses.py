@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -12,6 +14,12 @@ from django_pgqueue.declared.limits import without_value
 from django_pgqueue.ground.visible_text import in_line
 from django_pgqueue.states import Pausable
 
+KINDS: Final = [
+    (Pausable.QUEUE.value, _("queue")),
+    (Pausable.TASK.value, _("task")),
+    (Pausable.LIMIT.value, _("limit")),
+]
+
 
 class Pause(models.Model):
     """A paused queue, task, limit or limit key: no worker claims its jobs.
@@ -21,7 +29,7 @@ class Pause(models.Model):
 
     Kind = Pausable
 
-    kind = models.CharField(_("kind"), max_length=5, choices=[(k.value, k.value) for k in Pausable])
+    kind = models.CharField(_("kind"), max_length=5, choices=KINDS)
     name = models.CharField(_("name"), max_length=200, db_collation="C")
     paused_at = InstantField(_("paused at"), db_default=Now())
     paused_until = InstantField(_("until"), null=True, blank=True)
@@ -44,4 +52,4 @@ class Pause(models.Model):
     def __str__(self) -> str:
         """Return the target. The history of the admin has this text, so it leaves out the value of a limit key."""
         name = without_value(self.name) if self.kind == Pausable.LIMIT else self.name
-        return in_line(f"{self.kind} {name}")
+        return in_line(f"{self.get_kind_display()} {name}")

@@ -29,10 +29,10 @@ from django.utils.translation.template import templatize
 PACKAGE: Final = Path(__file__).resolve().parents[2] / "django_pgqueue"
 LANGUAGES: Final = {"de": "German", "es": "Spanish", "fr": "French"}
 KEYWORDS: Final[dict[str, Any]] = {
-    **{name: None for name in ("_", "gettext", "gettext_lazy", "gettext_noop")},
-    **{name: (1, 2) for name in ("ngettext", "ngettext_lazy")},
-    **{name: ((1, "c"), 2) for name in ("pgettext", "pgettext_lazy")},
-    **{name: ((1, "c"), 2, 3) for name in ("npgettext", "npgettext_lazy")},
+    **dict.fromkeys(("_", "gettext", "gettext_lazy", "gettext_noop")),
+    **dict.fromkeys(("ngettext", "ngettext_lazy"), (1, 2)),
+    **dict.fromkeys(("pgettext", "pgettext_lazy"), ((1, "c"), 2)),
+    **dict.fromkeys(("npgettext", "npgettext_lazy"), ((1, "c"), 2, 3)),
 }
 METHODS: Final = [
     ("**.py", "python"),
@@ -112,18 +112,26 @@ def problems(language: str, found: Catalog) -> Iterator[str]:
 
 def problems_of(message: Message) -> Iterator[str]:
     """Yield what is wrong with one translation."""
-    originals = message.id if isinstance(message.id, tuple) else (message.id,)
-    forms = message.string if isinstance(message.string, tuple) else (message.string,)
+    originals, forms = forms_of(message.id), forms_of(message.string)
     if not all(forms):
         yield "no translation"
     if message.fuzzy:
         yield "marked as fuzzy"
     for form in filter(None, forms):
-        allowed = [placeholders(each) for each in originals]
-        if placeholders(form) not in allowed:
+        if placeholders(form) not in [placeholders(each) for each in originals]:
             yield f"other placeholders in {form!r}"
-        if (form[:1].isspace(), form[-1:].isspace()) != (originals[0][:1].isspace(), originals[0][-1:].isspace()):
+        if ends_of(form) != ends_of(originals[0]):
             yield f"begins or ends with a space in one of both: {form!r}"
+
+
+def forms_of(text: Any) -> list[str]:
+    """Return a text, or its singular and its plural."""
+    return [text] if isinstance(text, str) else list(text)
+
+
+def ends_of(text: str) -> tuple[bool, bool]:
+    """Return whether a text begins and whether it ends with a space."""
+    return text[:1].isspace(), text[-1:].isspace()
 
 
 def placeholders(text: str) -> list[str]:
@@ -148,7 +156,7 @@ def write(language: str, found: Catalog) -> None:
     known = texts(read(language)) if path_of(language).exists() else {}
     catalogue = Catalog(
         locale=language,
-        header_comment=f"# The {LANGUAGES[language]} texts of the console, written with `python -m tests.tools.catalogues`.",
+        header_comment=f"# The {LANGUAGES[language]} texts of the console: `python -m tests.tools.catalogues --write`.",
         project="dj-pgqueue",
         creation_date=MADE_AT,
         revision_date=MADE_AT,
@@ -157,9 +165,9 @@ def write(language: str, found: Catalog) -> None:
         fuzzy=False,
     )
     for key, message in texts(found).items():
-        places = sorted({name for name, _line in message.locations})
+        places = [f"in {name}" for name in sorted({name for name, _line in message.locations})]
         translation = known[key].string if key in known else ""
-        catalogue.add(message.id, translation, context=message.context, auto_comments=[f"in {place}" for place in places])
+        catalogue.add(message.id, translation, context=message.context, auto_comments=places)
     path_of(language).parent.mkdir(parents=True, exist_ok=True)
     with path_of(language).open("wb") as file:
         write_po(file, catalogue, width=120, sort_output=True)
@@ -175,7 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
         for language in LANGUAGES:
             write(language, found)
     wrong = [problem for language in LANGUAGES for problem in problems(language, found)]
-    print(*wrong, sep="\n", end="\n" if wrong else "")
+    sys.stdout.writelines(f"{problem}\n" for problem in wrong)
     return 1 if wrong else 0
 
 

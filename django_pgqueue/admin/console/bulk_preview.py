@@ -25,7 +25,7 @@ from django_pgqueue import queues, stats
 from django_pgqueue.acts import JOB_ACTS
 from django_pgqueue.admin import bulk_acts, databases
 from django_pgqueue.admin.act_view import act_view, check
-from django_pgqueue.admin.formatting import breakable
+from django_pgqueue.admin.formatting import breakable, word_badge
 from django_pgqueue.admin.forms.new_jobs import FORM_FIELD, read_token
 from django_pgqueue.admin.forms.reason_form import ACKNOWLEDGE_NOTES
 from django_pgqueue.admin.navigation import redirect_to, rendered
@@ -67,7 +67,7 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
         "label": bulk_acts.label(action),
         "described": bulk_acts.described(request, selection.as_json()),
         "preview": preview,
-        "sample": [(job, breakable(job.task_name)) for job in preview.sample],
+        "sample": [(job, breakable(job.task_name), word_badge(job.state)) for job in preview.sample],
         "count": bulk_acts.count_text(preview.chosen, has_more=preview.has_more),
         "edited_text": bulk_acts.count_text(preview.edited, has_more=preview.has_more),
         "may_count_less": preview.has_more and (selection.exception_class, selection.message) != (None, None),

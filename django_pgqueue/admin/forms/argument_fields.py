@@ -40,7 +40,7 @@ Check = Callable[[Any], None]
 class ArgumentField(forms.CharField):
     """The field of one argument. Subclasses say how a value is shown and read."""
 
-    help = ""
+    help: Any = ""
     invalid = gettext_lazy("Invalid JSON. Check brackets, quotes and commas. Put text in double quotes.")
 
     def __init__(self, *, stored: Any, check: Check, keeps_unfit: bool, **options: Any) -> None:
@@ -102,7 +102,7 @@ class ArgumentField(forms.CharField):
 class JsonField(ArgumentField):
     """Any value, as JSON."""
 
-    help = "JSON."
+    help = gettext_lazy("JSON.")
 
     def __init__(self, **options: Any) -> None:
         super().__init__(widget=_textarea(options["stored"], 2), **options)
@@ -120,7 +120,7 @@ class NumberField(ArgumentField):
 class TextField(ArgumentField):
     """A `str`, as plain text. Text that a form would change is shown as a JSON string."""
 
-    help = 'Text that begins with " is read as JSON, so "" is the empty text.'
+    help = gettext_lazy('Text that begins with " is read as JSON, so "" is the empty text.')
 
     def __init__(self, **options: Any) -> None:
         super().__init__(widget=_textarea(options["stored"], 1), strip=False, **options)

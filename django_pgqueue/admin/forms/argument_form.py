@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from django import forms
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin.call_values import CallValues, StoredArguments, call_of, parameters_of, values_of
 from django_pgqueue.arguments.converter import PLAIN, Converter, Mismatch
@@ -46,10 +47,10 @@ from .form_page import DatabaseForm
 PREFIX: Final = "argument-"
 """Start of the names of the arguments' fields. No other field has it, because `-` is in no name of Python."""
 HINTS: Final = {
-    "datetime": "ISO 8601, such as 2030-01-31T08:00:00+01:00.",
-    "time": "Such as 08:30.",
-    "timedelta": "Such as 00:30:00 for half an hour, or P1DT2H for a day and two hours.",
-    "bytes": "Base64.",
+    "datetime": gettext_lazy("ISO 8601, such as 2030-01-31T08:00:00+01:00."),
+    "time": gettext_lazy("Such as 08:30."),
+    "timedelta": gettext_lazy("Such as 00:30:00 for half an hour, or P1DT2H for a day and two hours."),
+    "bytes": gettext_lazy("Base64."),
 }
 
 
@@ -173,7 +174,7 @@ def _help(parameter: Parameter, field: ArgumentField, kind: Converter | None, *,
         parts.append(_("Sensitive: it is not shown."))
     elif parameter.default is not Parameter.empty:
         parts.append(_("Leave it empty for the default: %s.") % visible(_repr(parameter.default)))
-    return " ".join(part for part in parts if part)
+    return " ".join(str(part) for part in parts if part)
 
 
 def _repr(default: Any) -> str:

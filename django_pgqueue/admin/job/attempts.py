@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 
 from django_pgqueue.acts.job_retries import JobRetry, retries_before
 from django_pgqueue.admin import private
-from django_pgqueue.admin.formatting import badge, duration, full_date, moment, seen_at, shortened, visible
+from django_pgqueue.admin.formatting import badge, duration, full_date, moment, seen_at, shortened, visible, word_text
 from django_pgqueue.admin.navigation import allowed_url
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.ground.attempt_ends import STACK_START, Loss, end_of, is_numbered_anew
@@ -128,7 +128,7 @@ def _cut_to_end(text: str) -> str:
 def _outcome(execution: Execution, *, is_expired: bool) -> SafeString:
     if execution.outcome is None:
         return badge("dead", _("lost")) if is_expired else badge("running", _("running"))
-    return badge(COLOURS.get(execution.outcome, "cancelled"), execution.outcome)
+    return badge(COLOURS.get(execution.outcome, "cancelled"), word_text(execution.outcome))
 
 
 def _span(start: datetime | None, end: datetime | None) -> str:

@@ -17,7 +17,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_pgqueue.admin import private
-from django_pgqueue.admin.formatting import badge, duration, full_date, moment, seen_at, shortened, visible, word_badge
+from django_pgqueue.admin.formatting import (
+    badge,
+    duration,
+    full_date,
+    moment,
+    seen_at,
+    shortened,
+    visible,
+    word_badge,
+    word_text,
+)
 from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.models import Job, JobStep
 from django_pgqueue.states import FINISHED, State, StepKind, StepState
@@ -83,7 +93,7 @@ def shown_step(request: HttpRequest, job: Job, step: JobStep) -> dict[str, Any]:
     return {
         "name": visible(step.name),
         "kind": _kind(job, step),
-        "state": badge(COLOURS.get(step.state, "cancelled"), step.state),
+        "state": badge(COLOURS.get(step.state, "cancelled"), word_text(step.state)),
         "note": _("The code did not call it any more.") if is_left_out(job, step) else "",
         "compensation": _compensation(request, job, step),
         "tries": step.tries if step.kind == StepKind.STEP else "",
@@ -122,7 +132,7 @@ def _compensation(request: HttpRequest, job: Job, step: JobStep) -> dict[str, st
 def _kind(job: Job, step: JobStep) -> str:
     """Return the kind of a step. The key of an event can contain arguments."""
     if step.kind != StepKind.EVENT:
-        return visible(step.kind)
+        return word_text(step.kind)
     key = visible(step.event_key or "") if private.is_visible(job) else "…"
     name = visible(step.event_name or "")
     if not key:

@@ -21,7 +21,16 @@ from django_pgqueue import stats
 from django_pgqueue.acts.acknowledgements import Acknowledgement, acknowledgement_of
 from django_pgqueue.acts.job_retries import SHOWN, JobRetry
 from django_pgqueue.admin import private
-from django_pgqueue.admin.formatting import duration, full_date, moment, seen_at, shortened, visible, word_badge
+from django_pgqueue.admin.formatting import (
+    duration,
+    full_date,
+    moment,
+    seen_at,
+    shortened,
+    visible,
+    word_badge,
+    word_text,
+)
 from django_pgqueue.admin.navigation import allowed_url, key_jobs_url, limit_url, page_url
 from django_pgqueue.declared.limits import has_value, without_value
 from django_pgqueue.declared.steps import is_endless
@@ -124,7 +133,7 @@ def reason_links(request: HttpRequest, why: Why) -> Iterator[ReasonLink]:
         name = why.pause.name
         is_hidden = why.pause.kind is Pausable.LIMIT and not private.may_view_key(request, name)
         shown = without_value(name) if is_hidden else name
-        label = _("Pause of the %(what)s") % {"what": visible(f"{why.pause.kind} {shown}")}
+        label = _("Pause of the %(what)s") % {"what": f"{word_text(why.pause.kind)} {visible(shown)}"}
         target = {"kind": why.pause.kind.value, "name": None if is_hidden else name}
         yield from _link(request, label, "pause_changelist", **target)
     if why.reason in (Reason.NO_WORKER, Reason.QUEUE_NOT_SERVED) or why.worker_id is not None:
@@ -206,7 +215,7 @@ def _events(
         yield job.cancel_requested_at, _("cancel requested"), "cancelling"
     latest = attempts[0]["execution"].finished_at if attempts else None
     if job.finished_at is not None and job.finished_at != latest:
-        yield job.finished_at, str(job.state), str(job.state)
+        yield job.finished_at, word_text(job.state), str(job.state)
 
 
 def acknowledgement_text(acknowledgement: Acknowledgement) -> str:
@@ -241,6 +250,6 @@ def _events_of(attempt: dict[str, Any]) -> Iterator[tuple[datetime, str, str]]:
     if loss is not None and loss.found_at is not None:
         yield loss.found_at, _("attempt %(number)s found lost") % number, "dead"
     elif execution.finished_at is not None:
-        ended = {**number, "outcome": visible(str(execution.outcome)), "error": attempt["exception_class"]}
+        ended = {**number, "outcome": word_text(execution.outcome), "error": attempt["exception_class"]}
         text = _("attempt %(number)s %(outcome)s: %(error)s") if ended["error"] else _("attempt %(number)s %(outcome)s")
         yield execution.finished_at, text % ended, "dead" if execution.outcome in FAILURES else str(execution.outcome)
