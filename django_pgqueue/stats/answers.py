@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from django_pgqueue.display import number
 from django_pgqueue.states import Pausable, State
@@ -17,9 +16,8 @@ from django_pgqueue.states import Pausable, State
 class Count:
     """A number of jobs, or a lower bound of it.
 
-    Counting stops at a limit, so that the cost does not grow with the table. `is_exact` says whether there were fewer
-    jobs than that limit: `str(Count(412))` is "412", and `str(Count(10000, False))` is "10,000+". If it has stopped
-    before it found one, or if the figure could not be read, nothing is known: `str(Count(0, False))` is "–".
+    Counting stops at a limit, so that the cost does not grow. `is_exact` says whether there were fewer jobs than that
+    limit: `str(Count(10000, False))` is "10,000+". If nothing is known, `str(Count(0, False))` is "–".
     """
 
     value: int = 0
@@ -34,9 +32,7 @@ class Count:
         return Count(self.value + other.value, self.is_exact and other.is_exact)
 
     def __str__(self) -> str:
-        if self.is_exact:
-            return number(self.value)
-        return f"{number(self.value)}+" if self.value else "–"
+        return f"{number(self.value)}{'' if self.is_exact else '+'}" if self.value or self.is_exact else "–"
 
     @property
     def plural(self) -> int:
@@ -396,11 +392,3 @@ class Why:
     blocking_job_id: int | None = None
     running_job_ids: tuple[int, ...] = field(default=())
     dependency_ids: tuple[int, ...] = field(default=())
-
-
-class FoundReason(NamedTuple):
-    """The answer of an explainer: a reason, its sentence, and further fields of `Why`."""
-
-    reason: Reason
-    sentence: str
-    fields: Mapping[str, Any] = MappingProxyType({})

@@ -15,8 +15,8 @@ from django_pgqueue.declared.chunks import is_chunk_key, task_of_key
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.registry import in_words
 
-from .answers import NONE, FoundReason, Reason
-from .explained_job import ExplainedJob
+from .answers import NONE, Reason
+from .explained_job import ExplainedJob, FoundReason
 from .limits import queries as limit_queries
 from .limits.key_ranges import LaneRange, columns, range_of_key
 

@@ -6,16 +6,25 @@ statement.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from django_pgqueue.db.statements import Connection
 
-from .answers import BusyTask, WorkerStats
+from .answers import BusyTask, Reason, WorkerStats
 from .fleet import OpenGroup, Pauses, SlotsOfQueues, busy_tasks, read_open_groups, read_workers
 from .limits.controls import Controls, controls_of
+
+
+class FoundReason(NamedTuple):
+    """The answer of an explainer: a reason, its sentence, and further fields of `Why`."""
+
+    reason: Reason
+    sentence: str
+    fields: Mapping[str, Any] = MappingProxyType({})
 
 
 class ExplainedJob:

@@ -21,10 +21,10 @@ from django_pgqueue.tasks.registry import in_words
 
 from . import queries
 from .alias import connection_of
-from .answers import NONE, Count, FoundReason, PauseStats, Reason, Why, WorkerStats
+from .answers import NONE, Count, PauseStats, Reason, Why, WorkerStats
 from .chunk_explanation import reason_of_chunk
 from .depths import COUNT_LIMIT, read_ready
-from .explained_job import ExplainedJob
+from .explained_job import ExplainedJob, FoundReason
 from .graphs.explanation import reason_of_graph
 from .lane_counts import Ready
 from .limits.explanation import ahead_in_key, reason_of_limit

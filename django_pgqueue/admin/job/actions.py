@@ -117,9 +117,8 @@ class JobOperation(Operation):
 
     def log(self, request: HttpRequest, changed: Sequence[Job], asked: int) -> None:
         """Write the act into the history of each changed job."""
-        text = self.text or self.label
         form = "{}." if asked == 1 else f"{{}}, one of {asked:,} jobs selected."
-        log_change(request, changed, format_lazy(form, text))
+        log_change(request, changed, format_lazy(form, self.text or self.label))
 
 
 class MoveForm(PlaceForm):

@@ -11,8 +11,8 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue.db.statements import execute
 from django_pgqueue.display import number
 from django_pgqueue.states import FailurePolicy, State
-from django_pgqueue.stats.answers import FoundReason, Reason
-from django_pgqueue.stats.explained_job import ExplainedJob
+from django_pgqueue.stats.answers import Reason
+from django_pgqueue.stats.explained_job import ExplainedJob, FoundReason
 from django_pgqueue.tasks.registry import in_words
 
 from .queries import WAITS_OF_JOB

@@ -18,9 +18,9 @@ from django_pgqueue.declared.chunks import is_chunk_key
 from django_pgqueue.declared.limit_policies import KeyPolicy
 from django_pgqueue.declared.limits import name_of
 from django_pgqueue.states import State
-from django_pgqueue.stats.answers import NONE, Count, FoundReason, Reason
+from django_pgqueue.stats.answers import NONE, Count, Reason
 from django_pgqueue.stats.depths import COUNT_LIMIT
-from django_pgqueue.stats.explained_job import ExplainedJob
+from django_pgqueue.stats.explained_job import ExplainedJob, FoundReason
 from django_pgqueue.stats.sentences import jobs_ahead
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.registry import in_words

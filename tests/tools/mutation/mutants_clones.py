@@ -51,7 +51,7 @@ CLONES = [
             "why() says that workers wait although they only warn",
             'CLONE_GUARD == "refuse" else',
             'CLONE_GUARD != "off" else',
-            inside="no_worker_text",
+            inside="other_installation",
         ),
     ),
     *of_tests(

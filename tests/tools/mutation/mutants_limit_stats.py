@@ -181,8 +181,8 @@ LIMIT_STATS = [
         ),
         Mutant(
             "nothing is known as 0",
-            'f"{self.value:,}+" if self.value else "–"',
-            'f"{self.value:,}+"',
+            'if self.value or self.is_exact else "–"',
+            "",
             inside="Count.__str__",
         ),
         Mutant(
