@@ -14,6 +14,7 @@ from django_pgqueue.doctor import (
     access_checks,
     examination,
     examine,
+    job_checks,
     pooler_checks,
     server_checks,
     session,
@@ -31,7 +32,7 @@ from tests.documents import plain, table
 from .conftest import change_alias, run_sql
 
 MODULES = (
-    *(access_checks, pooler_checks, server_checks, session),
+    *(access_checks, job_checks, pooler_checks, server_checks, session),
     *(session_checks, settings_checks, storage_checks, worker_checks),
 )
 PAGE = "docs/production/doctor.md"
