@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.causes.current import causes_of, current
 from django_pgqueue.stats.causes.words import Words
 from django_pgqueue.tasks import registry
 
-from .findings import Level, Result, are, check, counted, level_of, listed, ok, percent, quoted, span
+from .findings import Level, Result, check, level_of, listed, ok, percent, quoted, span
 from .session import Session
 
 RECENT_EXECUTIONS: Final = 1000
@@ -105,7 +108,7 @@ LIMIT %(shown)s
     "leases",
     "Error: a lease has expired and no worker rescues the job. Warning: a lease has just expired, less than half "
     f"of a lease is left, or executions crashed within the last hour (of the newest {RECENT_EXECUTIONS:,}).",
-    "A job whose lease expires runs again, although its first attempt may still be running.",
+    gettext_lazy("A job whose lease expires runs again, although its first attempt may still be running."),
 )
 def _leases(session: Session) -> Result:
     settings = get_settings()
@@ -113,24 +116,49 @@ def _leases(session: Session) -> Result:
     row = session.row(LEASES, lease_seconds=settings.LEASE)
     data: dict[str, Any] = {**dict(zip(keys, row, strict=True)), "lease_seconds": settings.LEASE}
     data["crashed"] = sum(each["crashed"] for each in _recent(session))
-    restart = "Start a worker, and read the log of the lost one."
     if data["expired"]:
         is_forgotten = data["expired_seconds"] > 3 * settings.RESCUE_INTERVAL
         level = Level.ERROR if is_forgotten else Level.WARNING
-        over = f"expired, the first one {span(data['expired_seconds'])} ago"
-        what = f"{counted(data['expired'], 'lease')} of {data['open']:,} {over}, and no worker has rescued the jobs."
-        return Result(level, what, restart, data)
+        return Result(level, _expired_text(data), _("Start a worker, and read the log of the lost one."), data)
     if data["late"]:
-        what = (
-            f"Heartbeats are late: {counted(data['late'], 'lease')} of {data['open']:,} have less than half of "
-            f"{span(settings.LEASE)} left, {data['late_and_long']:,} of them for jobs that run longer than a lease."
-        )
-        fix = 'Check the connections and the load of the database, or raise PGQUEUE["LEASE"].'
-        return Result(Level.WARNING, what, fix, data)
+        fix = _('Check the connections and the load of the database, or raise PGQUEUE["LEASE"].')
+        return Result(Level.WARNING, _late_text(data), fix, data)
     if data["crashed"]:
-        what = f"{counted(data['crashed'], 'execution')} of the newest {RECENT_EXECUTIONS:,} crashed within an hour."
-        return Result(Level.WARNING, what, "Look for killed processes and lost hosts in the workers' logs.", data)
-    return ok(f"{are(data['open'], 'lease')} open, and all are extended in time.", **data)
+        what = ngettext(
+            "%(count)s execution of the newest %(newest)s crashed within an hour.",
+            "%(count)s executions of the newest %(newest)s crashed within an hour.",
+            data["crashed"],
+        ) % {"count": f"{data['crashed']:,}", "newest": f"{RECENT_EXECUTIONS:,}"}
+        return Result(Level.WARNING, what, _("Look for killed processes and lost hosts in the workers' logs."), data)
+    what = ngettext(
+        "%(count)s lease is open, and all are extended in time.",
+        "%(count)s leases are open, and all are extended in time.",
+        data["open"],
+    ) % {"count": f"{data['open']:,}"}
+    return ok(what, **data)
+
+
+def _expired_text(leases: dict[str, Any]) -> str:
+    return ngettext(
+        "%(count)s lease of %(open)s expired, the first one %(span)s ago, and no worker has rescued the jobs.",
+        "%(count)s leases of %(open)s expired, the first one %(span)s ago, and no worker has rescued the jobs.",
+        leases["expired"],
+    ) % {"count": f"{leases['expired']:,}", "open": f"{leases['open']:,}", "span": span(leases["expired_seconds"])}
+
+
+def _late_text(leases: dict[str, Any]) -> str:
+    return ngettext(
+        "Heartbeats are late: %(count)s lease of %(open)s have less than half of %(span)s left, %(long)s of them for "
+        "jobs that run longer than a lease.",
+        "Heartbeats are late: %(count)s leases of %(open)s have less than half of %(span)s left, %(long)s of them for "
+        "jobs that run longer than a lease.",
+        leases["late"],
+    ) % {
+        "count": f"{leases['late']:,}",
+        "open": f"{leases['open']:,}",
+        "span": span(leases["lease_seconds"]),
+        "long": f"{leases['late_and_long']:,}",
+    }
 
 
 def _recent(session: Session) -> list[dict[str, Any]]:
@@ -143,7 +171,7 @@ def _recent(session: Session) -> list[dict[str, Any]]:
     "timeouts",
     f"Warning: of a task's recent runs (at least {LEAST_RUNS}), {percent(TIMED_OUT_SHARE)} timed out, or 5 % take "
     f"longer than {percent(CLOSE_TO_TIMEOUT)} of the timeout.",
-    "Jobs that exceed their timeout are interrupted and retried, and many die in the end.",
+    gettext_lazy("Jobs that exceed their timeout are interrupted and retried, and many die in the end."),
 )
 def _timeouts(session: Session) -> Result:
     tight = []
@@ -156,14 +184,24 @@ def _timeouts(session: Session) -> Result:
         if is_often_exceeded or each["p95_seconds"] >= CLOSE_TO_TIMEOUT * timeout:
             tight.append({**each, "timeout_seconds": timeout})
     if not tight:
-        return ok("No task comes close to its timeout.", tight=[])
+        return ok(_("No task comes close to its timeout."), tight=[])
     first = max(tight, key=lambda each: each["timed_out"] / each["executions"])
-    what = (
-        f"{are(len(tight), 'task')} close to the timeout: {quoted(first['task'])} has {first['timeout_seconds']:g} "
-        f"s, 5 % of its runs take longer than {first['p95_seconds']:.1f} s, and {first['timed_out']} of "
-        f"{first['executions']} timed out."
-    )
-    fix = f"Raise timeout= of {first['task']}, or make its work smaller."
+    what = ngettext(
+        "%(count)s task is close to the timeout: %(task)s has %(timeout)s s, %(share)s of its runs take longer than "
+        "%(seconds)s s, and %(timed_out)s of %(runs)s timed out.",
+        "%(count)s tasks are close to the timeout: %(task)s has %(timeout)s s, %(share)s of its runs take longer than "
+        "%(seconds)s s, and %(timed_out)s of %(runs)s timed out.",
+        len(tight),
+    ) % {
+        "count": f"{len(tight):,}",
+        "task": quoted(first["task"]),
+        "timeout": f"{first['timeout_seconds']:g}",
+        "share": percent(0.05),
+        "seconds": f"{first['p95_seconds']:.1f}",
+        "timed_out": first["timed_out"],
+        "runs": first["executions"],
+    }
+    fix = _("Raise timeout= of %(task)s, or make its work smaller.") % {"task": first["task"]}
     return Result(Level.WARNING, what, fix, {"tight": tight})
 
 
@@ -171,7 +209,7 @@ def _timeouts(session: Session) -> Result:
     "schedules",
     f"Warning: a schedule is late by {LATE_WARNING_SECONDS:.0f} s plus two schedule intervals, or could not be "
     f"fired. Error: by {LATE_ERROR_SECONDS / 60:.0f} minutes.",
-    "The work of the schedule is missing, and nothing else reports it.",
+    gettext_lazy("The work of the schedule is missing, and nothing else reports it."),
 )
 def _schedules(session: Session) -> Result:
     late_seconds = LATE_WARNING_SECONDS + 2 * get_settings().SCHEDULE_INTERVAL
@@ -179,21 +217,44 @@ def _schedules(session: Session) -> Result:
     params = {"late_seconds": late_seconds, "shown": SHOWN}
     found = [dict(zip(keys, row, strict=True)) for row in session.rows(SCHEDULES, **params)]
     if not found:
-        return ok("No schedule is late.", behind=[])
+        return ok(_("No schedule is late."), behind=[])
     first = found[0]
     level = level_of(first["late_seconds"], warning=LATE_WARNING_SECONDS, error=LATE_ERROR_SECONDS)
-    late = f"late by {span(first['late_seconds'])}" if first["late_seconds"] >= late_seconds else "not fired"
-    reason = f": {quoted(first['problem'])}" if first["problem"] else ""
-    what = f"{are(len(found), 'schedule')} behind: {quoted(first['name'])} is {late}{reason}."
-    fix = "Start a worker whose role may fire schedules, or fix what the schedule's page in the admin shows."
+    what = _behind_text(first, len(found), is_late=first["late_seconds"] >= late_seconds) % {
+        "count": f"{len(found):,}",
+        "name": quoted(first["name"]),
+        "span": span(first["late_seconds"]),
+        "problem": quoted(first["problem"]),
+    }
+    fix = _("Start a worker whose role may fire schedules, or fix what the schedule's page in the admin shows.")
     return Result(Level.WARNING if level is Level.OK else level, what, fix, {"behind": found})
+
+
+def _behind_text(first: dict[str, Any], count: int, *, is_late: bool) -> str:
+    if not is_late:
+        return ngettext(
+            "%(count)s schedule is behind: %(name)s is not fired: %(problem)s.",
+            "%(count)s schedules are behind: %(name)s is not fired: %(problem)s.",
+            count,
+        )
+    if first["problem"]:
+        return ngettext(
+            "%(count)s schedule is behind: %(name)s is late by %(span)s: %(problem)s.",
+            "%(count)s schedules are behind: %(name)s is late by %(span)s: %(problem)s.",
+            count,
+        )
+    return ngettext(
+        "%(count)s schedule is behind: %(name)s is late by %(span)s.",
+        "%(count)s schedules are behind: %(name)s is late by %(span)s.",
+        count,
+    )
 
 
 @check(
     "causes",
     "Error: a cause that lasts until somebody acts keeps jobs from running. Warning: another cause does, jobs of a "
     "task or a schedule die in a row, or a figure cannot be read.",
-    "These jobs do not run, or fail. The sentences are those of the overview, without limit keys.",
+    gettext_lazy("These jobs do not run, or fail. The sentences are those of the overview, without limit keys."),
 )
 def _causes(session: Session) -> Result:
     facts = current(session.alias)
@@ -201,13 +262,16 @@ def _causes(session: Session) -> Result:
     urgent = sum(each.is_urgent for each in found)
     data = {"urgent": urgent, "causes": [{"kind": each.kind, "sentence": each.sentence} for each in found[:SHOWN]]}
     if unread and not urgent:
-        what = f"Not all causes are known, because these figures cannot be read: {listed(unread)}."
-        return Result(Level.WARNING, what, "Find the row with the value that cannot be read.", data)
+        what = _("Not all causes are known, because these figures cannot be read: %(figures)s.")
+        fix = _("Find the row with the value that cannot be read.")
+        return Result(Level.WARNING, what % {"figures": listed(unread)}, fix, data)
     if not found:
-        return ok("Nothing keeps jobs from running.", **data)
-    more = f" And {len(found) - 1:,} more." if len(found) > 1 else ""
+        return ok(_("Nothing keeps jobs from running."), **data)
+    sentences = [found[0].sentence]
+    if len(found) > 1:
+        sentences.append(_("And %(count)s more.") % {"count": f"{len(found) - 1:,}"})
     level = Level.ERROR if urgent else Level.WARNING
-    return Result(level, f"{found[0].sentence}{more}", "manage.py pgqueue status", data)
+    return Result(level, " ".join(sentences), "manage.py pgqueue status", data)
 
 
 JOB_CHECKS: Final = (_leases, _timeouts, _schedules, _causes)

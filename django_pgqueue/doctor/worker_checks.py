@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
 from django_pgqueue import __version__, stats
 from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.settings.conf import get_settings
 
-from .findings import Level, Result, are, check, counted, listed, ok, quoted, span
+from .findings import Level, Result, check, listed, ok, quoted, span
 from .session import Session
 
 LIVE_LEASES: Final = 2
@@ -45,20 +48,33 @@ def _workers(session: Session) -> tuple[list[dict[str, Any]], list[dict[str, Any
 @check(
     "stale_workers",
     "Warning: a worker of the last day has not stopped, and has sent no heartbeat for two leases.",
-    "Its host, its process or its network was lost, and its jobs ran again on another worker.",
+    gettext_lazy("Its host, its process or its network was lost, and its jobs ran again on another worker."),
 )
 def _stale_workers(session: Session) -> Result:
     live, stale = _workers(session)
     recent = [each for each in stale if each["heartbeat_seconds_ago"] < STALE_SECONDS]
     data = {"live": len(live), "stale": recent[:SHOWN], "older": len(stale) - len(recent)}
     if not recent:
-        return ok(f"{are(len(live), 'worker')} running, and none was lost in the last day.", **data)
+        what = ngettext(
+            "%(count)s worker is running, and none was lost in the last day.",
+            "%(count)s workers are running, and none was lost in the last day.",
+            len(live),
+        )
+        return ok(what % {"count": f"{len(live):,}"}, **data)
     latest = recent[0]
-    what = (
-        f"{counted(len(recent), 'worker')} ended without a clean stop in the last day, the latest on "
-        f"{quoted(latest['hostname'])} (process {latest['pid']}), silent for {span(latest['heartbeat_seconds_ago'])}."
-    )
-    fix = "Read the log of that host. If the host is gone for good, nothing has to be done: its jobs were rescued."
+    what = ngettext(
+        "%(count)s worker ended without a clean stop in the last day, the latest on %(host)s (process %(pid)s), "
+        "silent for %(span)s.",
+        "%(count)s workers ended without a clean stop in the last day, the latest on %(host)s (process %(pid)s), "
+        "silent for %(span)s.",
+        len(recent),
+    ) % {
+        "count": f"{len(recent):,}",
+        "host": quoted(latest["hostname"]),
+        "pid": latest["pid"],
+        "span": span(latest["heartbeat_seconds_ago"]),
+    }
+    fix = _("Read the log of that host. If the host is gone for good, nothing has to be done: its jobs were rescued.")
     return Result(Level.WARNING, what, fix, data)
 
 
@@ -66,29 +82,37 @@ def _stale_workers(session: Session) -> Result:
     "worker_versions",
     "Warning: running workers have different versions of this package. Info: they have another version than this "
     "process.",
-    "An unfinished deploy keeps old code running, which does not know new tasks.",
+    gettext_lazy("An unfinished deploy keeps old code running, which does not know new tasks."),
 )
 def _worker_versions(session: Session) -> Result:
-    live, _ = _workers(session)
+    live, _lost = _workers(session)
     versions = sorted({each["version"] for each in live})
     data = {"versions": versions, "this_process": __version__}
     if len(versions) > 1:
-        what = f"Workers of {len(versions)} versions are running: {listed(versions)}."
-        return Result(Level.WARNING, what, "Restart the workers that still run the old version.", data)
-    if versions and versions != [__version__]:
-        what = f"The workers run version {quoted(versions[0])}, and this process {__version__!r}."
-        return Result(Level.INFO, what, "Restart the workers, if their deploy is finished.", data)
-    return ok("All workers run the version of this process." if versions else "No worker is running.", **data)
+        what = _("Workers of %(count)s versions are running: %(versions)s.") % {
+            "count": len(versions),
+            "versions": listed(versions),
+        }
+        return Result(Level.WARNING, what, _("Restart the workers that still run the old version."), data)
+    if not versions:
+        return ok(_("No worker is running."), **data)
+    if versions != [__version__]:
+        what = _("The workers run version %(version)s, and this process %(own)s.") % {
+            "version": quoted(versions[0]),
+            "own": quoted(__version__),
+        }
+        return Result(Level.INFO, what, _("Restart the workers, if their deploy is finished."), data)
+    return ok(_("All workers run the version of this process."), **data)
 
 
 @check(
     "unserved_queues",
     f"Error: a queue that is not paused has jobs that have been due for {UNSERVED_SECONDS:.0f} s, and no running "
     "worker serves it. Info: no worker is running.",
-    "These jobs never start.",
+    gettext_lazy("These jobs never start."),
 )
 def _unserved_queues(session: Session) -> Result:
-    live, _ = _workers(session)
+    live, _lost = _workers(session)
     waited: dict[str, float] = {}
     for lane in stats.lanes(session.alias):
         if lane.oldest_due_seconds is not None and not lane.is_paused:
@@ -102,14 +126,30 @@ def _unserved_queues(session: Session) -> Result:
     data = {"unserved": unserved, "live_workers": len(live)}
     if unserved:
         longest = max(unserved, key=lambda name: unserved[name])
-        number = counted(len(unserved), "queue")
-        who = f"No worker serves {number} with due jobs" if live else f"No worker is running for {number} with due jobs"
-        what = f"{who}: {listed(unserved)}. The oldest job has waited for {span(unserved[longest])}."
+        what = _unserved_text(len(unserved), is_any_running=bool(live)) % {
+            "count": f"{len(unserved):,}",
+            "queues": listed(unserved),
+            "span": span(unserved[longest]),
+        }
         fix = f"manage.py runworker --queues {longest}" if live else "manage.py runworker"
         return Result(Level.ERROR, what, fix, data)
     if not live:
-        return Result(Level.INFO, "No worker is running, and no job has been due for a minute.", data=data)
-    return ok("A worker serves every queue that has due jobs.", **data)
+        return Result(Level.INFO, _("No worker is running, and no job has been due for a minute."), data=data)
+    return ok(_("A worker serves every queue that has due jobs."), **data)
+
+
+def _unserved_text(queues: int, *, is_any_running: bool) -> str:
+    if is_any_running:
+        return ngettext(
+            "No worker serves %(count)s queue with due jobs: %(queues)s. The oldest job has waited for %(span)s.",
+            "No worker serves %(count)s queues with due jobs: %(queues)s. The oldest job has waited for %(span)s.",
+            queues,
+        )
+    return ngettext(
+        "No worker is running for %(count)s queue with due jobs: %(queues)s. The oldest job has waited for %(span)s.",
+        "No worker is running for %(count)s queues with due jobs: %(queues)s. The oldest job has waited for %(span)s.",
+        queues,
+    )
 
 
 WORKER_CHECKS: Final = (_stale_workers, _worker_versions, _unserved_queues)
