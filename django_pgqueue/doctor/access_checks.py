@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
+
 from django_pgqueue.db.server import missing_migrations
 
 from .findings import Level, Result, check, listed, no_tables, ok
@@ -26,7 +29,7 @@ def privileges(*grants: str) -> tuple[Privilege, ...]:
     """Return the privileges of grants in the form "SELECT, UPDATE (a, b) ON table"."""
     found = []
     for grant in grants:
-        granted, _, relation = grant.partition(" ON ")
+        granted, relation = grant.split(" ON ")
         found += [Privilege(each, relation, columns) for each, columns in GRANT.findall(granted)]
     return tuple(found)
 
@@ -128,6 +131,27 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
 No other purpose needs the first privilege of a purpose (on the first of its columns). A role that has that one is meant
 to have all of them."""
 
+PARTLY: Final = {
+    "enqueue jobs": gettext_lazy("The role %(role)s may enqueue jobs only in part: it lacks %(privileges)s."),
+    "send events": gettext_lazy("The role %(role)s may send events only in part: it lacks %(privileges)s."),
+    "run jobs": gettext_lazy("The role %(role)s may run jobs only in part: it lacks %(privileges)s."),
+    "change jobs": gettext_lazy("The role %(role)s may change jobs only in part: it lacks %(privileges)s."),
+    "archive and erase jobs": gettext_lazy(
+        "The role %(role)s may archive and erase jobs only in part: it lacks %(privileges)s."
+    ),
+    "fire schedules": gettext_lazy("The role %(role)s may fire schedules only in part: it lacks %(privileges)s."),
+}
+"""The sentence about a role that has only a part of the grants, by purpose."""
+WORDS: Final = {
+    "enqueue jobs": pgettext_lazy("in a list of purposes of grants", "enqueue jobs"),
+    "send events": pgettext_lazy("in a list of purposes of grants", "send events"),
+    "run jobs": pgettext_lazy("in a list of purposes of grants", "run jobs"),
+    "change jobs": pgettext_lazy("in a list of purposes of grants", "change jobs"),
+    "archive and erase jobs": pgettext_lazy("in a list of purposes of grants", "archive and erase jobs"),
+    "fire schedules": pgettext_lazy("in a list of purposes of grants", "fire schedules"),
+}
+"""The purposes in the language of the reader, for a list after "has all grants to"."""
+
 # For each privilege, whether the role has it; NULL if the relation does not exist.
 PRIVILEGES: Final = """/* pgqueue:doctor_privileges */
 SELECT CASE
@@ -153,22 +177,26 @@ def needed_for(purpose: str) -> tuple[Privilege, ...]:
 @check(
     "migrations",
     "Error: a migration of this package is not applied.",
-    "Workers wait until all migrations are applied, and other code fails at missing columns.",
+    gettext_lazy("Workers wait until all migrations are applied, and other code fails at missing columns."),
 )
 def _migrations(session: Session) -> Result:
     missing = missing_migrations(session.alias)
     if missing:
         option = "" if session.alias == "default" else f" --database={session.alias}"
-        what = f"The database lacks {len(missing)} migrations: {listed(missing)}."
+        what = ngettext(
+            "The database lacks %(count)s migrations: %(names)s.",
+            "The database lacks %(count)s migrations: %(names)s.",
+            len(missing),
+        ) % {"count": len(missing), "names": listed(missing)}
         return Result(Level.ERROR, what, f"manage.py migrate{option}", {"missing": missing})
-    return ok("All migrations of this release are applied.", missing=[])
+    return ok(_("All migrations of this release are applied."), missing=[])
 
 
 @check(
     "grants",
     "Error: the role of this process has only a part of the grants to enqueue, run, change or archive jobs, or to "
     "fire schedules. Warning: it has none of them.",
-    "Statements fail with “permission denied”, often only in rare situations such as a rescue.",
+    gettext_lazy("Statements fail with “permission denied”, often only in rare situations such as a rescue."),
 )
 def _grants(session: Session) -> Result:
     if not session.has_tables():
@@ -182,14 +210,17 @@ def _grants(session: Session) -> Result:
             _text(each) for each, is_held in zip(needed, _has(session, needed), strict=True) if not is_held
         ]
     data = {"role": role, "may": allowed, "lacks": {name: texts for name, texts in lacking.items() if texts}}
-    fix = "Run the grants of docs/production/security.md again: a migration can have added columns or tables."
+    fix = _("Run the grants of docs/production/security.md again: a migration can have added columns or tables.")
     if data["lacks"]:
         purpose, texts = next(iter(data["lacks"].items()))
-        what = f"The role {role} may {purpose} only in part: it lacks {'; '.join(texts)}."
-        return Result(Level.ERROR, what, f"{fix} Or: {' '.join(f'GRANT {text} TO {role};' for text in texts)}", data)
+        what = PARTLY[purpose] % {"role": role, "privileges": "; ".join(texts)}
+        statements = " ".join(f"GRANT {text} TO {role};" for text in texts)
+        return Result(Level.ERROR, what, f"{fix} {_('Or: %(statements)s') % {'statements': statements}}", data)
     if not allowed:
-        return Result(Level.WARNING, f"The role {role} may neither enqueue jobs nor run or change them.", fix, data)
-    return ok(f"The role {role} has all grants to {', '.join(allowed)}.", **data)
+        what = _("The role %(role)s may neither enqueue jobs nor run or change them.") % {"role": role}
+        return Result(Level.WARNING, what, fix, data)
+    purposes = ", ".join(str(WORDS[name]) for name in allowed)
+    return ok(_("The role %(role)s has all grants to %(purposes)s.") % {"role": role, "purposes": purposes}, **data)
 
 
 def _first(needed: tuple[Privilege, ...]) -> Privilege:

@@ -10,6 +10,7 @@ from typing import Final
 
 from .access_checks import ACCESS_CHECKS
 from .findings import Check
+from .job_checks import JOB_CHECKS
 from .pooler_checks import POOLER_CHECKS
 from .sequence_checks import SEQUENCE_CHECKS
 from .server_checks import SERVER_CHECKS
@@ -25,6 +26,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *SETTINGS_CHECKS,
     *INSTALLATION_CHECKS,
     *WORKER_CHECKS,
+    *JOB_CHECKS,
     *LIMIT_CHECKS,
     *SESSION_CHECKS,
     *STORAGE_CHECKS,

@@ -8,12 +8,13 @@ from typing import Final
 
 from django.apps import apps
 from django.db import DEFAULT_DB_ALIAS, Error, router, transaction
+from django.utils.translation import gettext as _
 from psycopg import errors
 
 from django_pgqueue.db.errors import message_without_detail
 
 from .catalogue import CHECKS
-from .findings import Check, Finding, Level, Result, cannot_see
+from .findings import Check, Finding, Level, Result, cannot_see, quoted
 from .session import STATEMENT_TIMEOUT_SECONDS, Session
 
 TIME_LIMIT_SECONDS: Final = 20.0
@@ -53,7 +54,7 @@ def examine(database: str | None = None, checks: Iterable[Check] = CHECKS) -> li
 def _finding(check: Check, session: Session, deadline: float) -> Finding:
     result = _look(check, session) if time.monotonic() < deadline else _too_late()
     return Finding(
-        id=check.id, level=result.level, what=result.what, why=check.why, fix=result.fix, data=dict(result.data)
+        id=check.id, level=result.level, what=result.what, why=str(check.why), fix=result.fix, data=dict(result.data)
     )
 
 
@@ -66,8 +67,9 @@ def _look(check: Check, session: Session) -> Result:
 
 
 def _too_late() -> Result:
-    what = f"Not examined, because the other checks took longer than {TIME_LIMIT_SECONDS:g} s."
-    return Result(Level.WARNING, what, "Run the doctor again when the server is less busy.", {"cannot_see": what})
+    what = _("Not examined, because the other checks took longer than %(seconds)s s.")
+    fix = _("Run the doctor again when the server is less busy.")
+    return cannot_see(what % {"seconds": f"{TIME_LIMIT_SECONDS:g}"}, fix)
 
 
 def _failed(error: Exception) -> Result:
@@ -75,21 +77,24 @@ def _failed(error: Exception) -> Result:
     cause = error.__cause__ if isinstance(error, Error) and isinstance(error.__cause__, Exception) else error
     text = message_without_detail(cause).partition("\n")[0]
     if isinstance(cause, errors.InsufficientPrivilege):
-        fix = "Grant the role of this process what docs/production/security.md lists, or use another role."
-        return cannot_see(f"this: {text}", fix)
+        fix = _("Grant the role of this process what docs/production/security.md lists, or use another role.")
+        return cannot_see(_("Cannot see this: %(error)s.") % {"error": text}, fix)
+    what = _("Could not be examined: %(error)s.") % {"error": text or type(cause).__name__}
     if isinstance(cause, errors.QueryCanceled):
-        text = f"the statement took longer than {STATEMENT_TIMEOUT_SECONDS} s"
-    what = f"Could not be examined: {text or type(cause).__name__}."
-    return Result(Level.WARNING, what, "Fix the cause and run the doctor again.", {"cannot_see": text})
+        what = _("Could not be examined: the statement took longer than %(seconds)s s.") % {
+            "seconds": STATEMENT_TIMEOUT_SECONDS
+        }
+    return cannot_see(what, _("Fix the cause and run the doctor again."))
 
 
 def _unreachable(alias: str, error: Error) -> Finding:
     text = str(error).strip().partition("\n")[0]
+    what = _("Cannot examine the database %(alias)s: %(error)s") % {"alias": quoted(alias), "error": text}
     return Finding(
         id="server",
         level=Level.ERROR,
-        what=f"Cannot examine the database {alias!r}: {text}",
-        why="Without the database, no job is enqueued or run.",
-        fix=f"Start the server, or correct DATABASES[{alias!r}].",
-        data={"cannot_see": "the database"},
+        what=what,
+        why=_("Without the database, no job is enqueued or run."),
+        fix=_("Start the server, or correct DATABASES[%(alias)s].") % {"alias": quoted(alias)},
+        data={"cannot_see": what},
     )

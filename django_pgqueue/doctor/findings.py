@@ -2,6 +2,9 @@
 
 Names from the database, such as an `application_name`, can contain any characters. Checks write them with `quoted()`,
 so that they cannot forge lines on a terminal.
+
+Each sentence of a finding is in the language that is active when the check runs. Names, statements and figures are the
+same in all languages.
 """
 
 from __future__ import annotations
@@ -10,6 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
 
 if TYPE_CHECKING:
     from .session import Session
@@ -47,7 +53,7 @@ class Finding:
         why: One sentence: why it matters.
         fix: The command, statement or setting that fixes it, "" if nothing has to be done.
         data: The figures, as values that JSON can represent. The key `cannot_see` says what the role of this process
-            cannot see.
+            cannot see. It has the sentence of the finding.
     """
 
     id: str
@@ -77,18 +83,18 @@ class Check:
 
     Attributes:
         id: The id of its finding.
-        reports: One sentence: what it reports, with the limits of the levels.
+        reports: One sentence: what it reports, with the limits of the levels. Only the documentation shows it.
         why: One sentence: why that matters.
         look: Looks, and returns the result. An error of the database passes through.
     """
 
     id: str
     reports: str
-    why: str
+    why: Promise | str
     look: Callable[[Session], Result]
 
 
-def check(id: str, reports: str, why: str) -> Callable[[Callable[[Session], Result]], Check]:  # noqa: A002 -- its name
+def check(id: str, reports: str, why: Promise | str) -> Callable[[Callable[[Session], Result]], Check]:  # noqa: A002 -- its name
     """Make a check of the function that looks."""
     return lambda look: Check(id, reports, why, look)
 
@@ -100,12 +106,13 @@ def ok(what: str, **data: Any) -> Result:
 
 def cannot_see(what: str, fix: str, **data: Any) -> Result:
     """Return the result of a check that could not look. It is a warning, because a blind check proves nothing."""
-    return Result(Level.WARNING, f"Cannot see {what}.", fix, {**data, "cannot_see": what})
+    return Result(Level.WARNING, what, fix, {**data, "cannot_see": what})
 
 
 def no_tables() -> Result:
     """Return the result of a check of a database that has no tables of this package."""
-    return cannot_see("the tables of the queue, because this database does not have them", "manage.py migrate")
+    what = _("Cannot see the tables of the queue, because this database does not have them.")
+    return cannot_see(what, "manage.py migrate")
 
 
 def worst(levels: Iterable[Level]) -> Level:
@@ -128,8 +135,9 @@ def quoted(name: object) -> str:
 def listed(names: Iterable[object]) -> str:
     """Return names for a sentence: the first ones in quotes, and how many more there are."""
     found = list(names)
-    more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
-    return ", ".join(map(quoted, found[:LISTED])) + more
+    first = ", ".join(map(quoted, found[:LISTED]))
+    more = len(found) - LISTED
+    return _("%(names)s and %(count)s more") % {"names": first, "count": more} if more > 0 else first
 
 
 def literal(text: object) -> str:
@@ -137,17 +145,6 @@ def literal(text: object) -> str:
     escaped = str(text).replace("\\", "\\\\").replace("'", "''")
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in escaped)
     return f"E'{shown}'" if "\\" in shown else f"'{shown}'"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number and its noun: "1 worker", "2 workers", "1,200 rows"."""
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("x") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
-
-
-def are(number: int, noun: str) -> str:
-    """Return the beginning of a sentence: "1 worker is", "2 workers are"."""
-    return f"{counted(number, noun)} {'is' if number == 1 else 'are'}"
 
 
 def percent(share: float, digits: int = 0) -> str:

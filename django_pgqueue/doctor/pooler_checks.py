@@ -11,13 +11,15 @@ from contextlib import ExitStack, closing
 from typing import Any, Final
 
 import psycopg
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
 from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.db.notifications import LISTENS
 from django_pgqueue.db.statements import execute
 from django_pgqueue.settings.conf import get_settings
 
-from .findings import Level, Result, are, cannot_see, check, counted, ok
+from .findings import Level, Result, cannot_see, check, ok, quoted
 from .session import STATEMENT_TIMEOUT_SECONDS, Session
 
 ROLE: Final = "doctor"
@@ -78,66 +80,74 @@ def _server_process(connection: EngineConnection) -> int:
     "pooler",
     "Warning: the connection leads through a pooler in transaction mode, and `LISTEN_DATABASE` is not set. "
     "Info: it leads through a pooler that does no harm.",
-    "Such a pooler delivers no notifications, so workers find new jobs only when they poll, every second.",
+    gettext_lazy(
+        "Such a pooler delivers no notifications, so workers find new jobs only when they poll, every second."
+    ),
 )
 def _pooler(session: Session) -> Result:
     [server_process] = session.row(SERVER_PROCESS)
     settings = get_settings()
     if not is_behind_pooler(session.connection.connection, server_process):
-        return ok("No pooler is between this process and the server.", pooler=None)
+        return ok(_("No pooler is between this process and the server."), pooler=None)
     if not pools_transactions(session.alias):
-        what = "A pooler is in front of the server, and keeps a server process for each client."
+        what = _("A pooler is in front of the server, and keeps a server process for each client.")
         return Result(Level.INFO, what, data={"pooler": "session"})
     listen_database = None if settings.LISTEN_DATABASE is None else settings.listen_alias(session.alias)
     data = {"pooler": "transaction", "listen_database": listen_database}
-    what = "A pooler in transaction mode is in front of the server"
     if listen_database not in (None, session.alias):
-        return Result(Level.INFO, f"{what}, and LISTEN_DATABASE names another alias for notifications.", data=data)
+        what = _(
+            "A pooler in transaction mode is in front of the server, and LISTEN_DATABASE names another alias for "
+            "notifications."
+        )
+        return Result(Level.INFO, what, data=data)
     if not settings.NOTIFY:
-        return Result(Level.INFO, f"{what}, and NOTIFY is off, so workers poll.", data=data)
-    fix = 'Set PGQUEUE["LISTEN_DATABASE"] to an alias that leads directly to the server.'
-    return Result(Level.WARNING, f"{what}, and LISTEN_DATABASE is not set, so workers poll.", fix, data)
+        what = _("A pooler in transaction mode is in front of the server, and NOTIFY is off, so workers poll.")
+        return Result(Level.INFO, what, data=data)
+    what = _("A pooler in transaction mode is in front of the server, and LISTEN_DATABASE is not set, so workers poll.")
+    fix = _('Set PGQUEUE["LISTEN_DATABASE"] to an alias that leads directly to the server.')
+    return Result(Level.WARNING, what, fix, data)
 
 
 @check(
     "listen_database",
     "Error: `LISTEN_DATABASE` cannot be reached, is a standby, or leads to another database than the jobs. "
     "Warning: it leads through a pooler in transaction mode.",
-    "Notifications from the wrong place never arrive, so workers find new jobs only when they poll.",
+    gettext_lazy("Notifications from the wrong place never arrive, so workers find new jobs only when they poll."),
 )
 def _listen_database(session: Session) -> Result:
     settings = get_settings()
     alias = settings.listen_alias(session.alias)
     if alias == session.alias:
         named = None if settings.LISTEN_DATABASE is None else alias
-        return ok("Notifications use the alias of the jobs.", listen_database=named)
+        return ok(_("Notifications use the alias of the jobs."), listen_database=named)
     data: dict[str, Any] = {"listen_database": alias}
-    setting = 'PGQUEUE["LISTEN_DATABASE"]'
-    fix = f"Let DATABASES[{alias!r}] lead directly to the database of the jobs, or change {setting}."
-    name, started_at, *_ = session.row(PLACE)
+    values = {"alias": quoted(alias), "setting": 'PGQUEUE["LISTEN_DATABASE"]'}
+    fix = _("Let DATABASES[%(alias)s] lead directly to the database of the jobs, or change %(setting)s.") % values
+    name, started_at = session.row(PLACE)[:2]
     try:
         with closing(connect(alias, ROLE, STATEMENT_TIMEOUT_SECONDS)) as direct:
             [[other_name, other_start, is_standby, process]] = execute(direct, PLACE, {})
             is_pooled = is_behind_pooler(direct, process) and pools_transactions(alias)
     except psycopg.Error as error:
-        text = str(error).partition("\n")[0]
-        return Result(Level.ERROR, f"{setting} is {alias!r}, which cannot be reached: {text}.", fix, data)
+        what = _("%(setting)s is %(alias)s, which cannot be reached: %(error)s.")
+        return Result(Level.ERROR, what % {**values, "error": str(error).partition("\n")[0]}, fix, data)
     if (other_name, other_start) != (name, started_at):
-        what = f"{setting} is {alias!r}, which leads to another database than {session.alias!r}."
-        return Result(Level.ERROR, what, fix, data)
+        what = _("%(setting)s is %(alias)s, which leads to another database than %(jobs)s.")
+        return Result(Level.ERROR, what % {**values, "jobs": quoted(session.alias)}, fix, data)
     if is_standby:
-        return Result(Level.ERROR, f"{setting} is {alias!r}, which is a standby and cannot listen.", fix, data)
+        what = _("%(setting)s is %(alias)s, which is a standby and cannot listen.") % values
+        return Result(Level.ERROR, what, fix, data)
     if is_pooled:
-        what = f"{setting} is {alias!r}, which leads through a pooler in transaction mode too."
+        what = _("%(setting)s is %(alias)s, which leads through a pooler in transaction mode too.") % values
         return Result(Level.WARNING, what, fix, data)
-    return ok(f"Notifications use the alias {alias!r}, which leads to the same database.", **data)
+    return ok(_("Notifications use the alias %(alias)s, which leads to the same database.") % values, **data)
 
 
 @check(
     "listening",
     f"Warning: workers have been running for {STARTING_SECONDS:.0f} s, and none has a connection that receives "
     "notifications.",
-    "Workers that poll start a job up to a second late, and query the database all the time.",
+    gettext_lazy("Workers that poll start a job up to a second late, and query the database all the time."),
 )
 def _listening(session: Session) -> Result:
     settings = get_settings()
@@ -145,13 +155,20 @@ def _listening(session: Session) -> Result:
     workers, listeners = session.row(LISTENING, **params)
     data = {"workers": workers, "listeners": listeners}
     if not settings.NOTIFY:
-        return ok("NOTIFY is off, so workers poll.", **data)
+        return ok(_("NOTIFY is off, so workers poll."), **data)
     if listeners or not workers:
-        return ok(f"Connections that receive notifications: {listeners:,}.", **data)
+        return ok(_("Connections that receive notifications: %(count)s.") % {"count": f"{listeners:,}"}, **data)
     if hidden := session.hidden_sessions():
-        return cannot_see(f"whether {counted(hidden, 'session')} listen", session.grant_to_see_sessions(), **data)
-    what = f"{are(workers, 'worker')} polling, because no connection receives notifications."
-    fix = 'Read the log of the workers. Behind a pooler in transaction mode, set PGQUEUE["LISTEN_DATABASE"].'
+        what = ngettext(
+            "Cannot see whether %(count)s session listen.", "Cannot see whether %(count)s sessions listen.", hidden
+        ) % {"count": f"{hidden:,}"}
+        return cannot_see(what, session.grant_to_see_sessions(), **data)
+    what = ngettext(
+        "%(count)s worker is polling, because no connection receives notifications.",
+        "%(count)s workers are polling, because no connection receives notifications.",
+        workers,
+    ) % {"count": f"{workers:,}"}
+    fix = _('Read the log of the workers. Behind a pooler in transaction mode, set PGQUEUE["LISTEN_DATABASE"].')
     return Result(Level.WARNING, what, fix, data)
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
 from .findings import Level, Result, cannot_see, check, listed, no_tables, ok
 from .session import Session
 
@@ -45,7 +48,7 @@ FROM unnest(%(tables)s::text[]) AS name
 @check(
     "ids",
     "Error: a table has an id that its sequence has not drawn yet.",
-    "The INSERT that draws the same id fails: `enqueue()`, or the claim of a job.",
+    gettext_lazy("The INSERT that draws the same id fails: `enqueue()`, or the claim of a job."),
 )
 def _ids(session: Session) -> Result:
     may_read: dict[str, bool] = dict(session.rows(READABLE, tables=list(TABLES)))
@@ -59,15 +62,16 @@ def _ids(session: Session) -> Result:
     hidden = [table for table in TABLES if may_read.get(table) is False]
     data = {"ahead": ahead, "hidden_tables": hidden}
     if ahead:
-        what = f"An id is ahead of the sequence that draws the ids of {listed(ahead)}."
+        what = _("An id is ahead of the sequence that draws the ids of %(tables)s.") % {"tables": listed(ahead)}
         fix = " ".join(
             f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), {last_id});" for table, last_id in ahead.items()
         )
         return Result(Level.ERROR, what, fix, data)
     if hidden:
-        fix = "Run the doctor as the owner of the tables, who may read the sequences."
-        return cannot_see(f"the ids and the sequences of {listed(hidden)}", fix, **data)
-    return ok(f"No id of {len(readable)} tables is ahead of its sequence.", **data)
+        what = _("Cannot see the ids and the sequences of %(tables)s.") % {"tables": listed(hidden)}
+        fix = _("Run the doctor as the owner of the tables, who may read the sequences.")
+        return cannot_see(what, fix, **data)
+    return ok(_("No id of %(count)s tables is ahead of its sequence.") % {"count": len(readable)}, **data)
 
 
 SEQUENCE_CHECKS: Final = (_ids,)

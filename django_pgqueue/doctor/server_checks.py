@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from .findings import Level, Result, check, level_of, ok, percent, span, worst
+from django.utils.text import get_text_list
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from .findings import Level, Result, check, level_of, ok, percent, quoted, span
 from .session import Session
 
 MIN_VERSION: Final = 15
@@ -64,47 +68,56 @@ SELECT quote_ident(session_user), quote_ident(current_database())
 @check(
     "server",
     f"Error: the server cannot be reached, is a standby or read-only, or is older than PostgreSQL {MIN_VERSION}.",
-    "Without a server that accepts writes, no job is enqueued or run.",
+    gettext_lazy("Without a server that accepts writes, no job is enqueued or run."),
 )
 def _server(session: Session) -> Result:
     number, version, is_standby, is_read_only = session.row(SERVER)
     data = {"version": version, "is_standby": is_standby, "is_read_only": is_read_only}
     if is_standby:
-        fix = "Point DATABASES at the primary: see target_session_attrs in docs/production/connections.md."
-        return Result(Level.ERROR, "The server is a standby, which refuses all writes.", fix, data)
+        fix = _("Point DATABASES at the primary: see target_session_attrs in docs/production/connections.md.")
+        return Result(Level.ERROR, _("The server is a standby, which refuses all writes."), fix, data)
     if is_read_only:
         fix = reset_statement(session, "default_transaction_read_only")
-        return Result(Level.ERROR, "default_transaction_read_only is on, so nothing can be written.", fix, data)
+        return Result(Level.ERROR, _("default_transaction_read_only is on, so nothing can be written."), fix, data)
     if number // 10_000 < MIN_VERSION:
-        fix = f"Upgrade to PostgreSQL {MIN_VERSION} or later."
-        return Result(Level.ERROR, f"The server is PostgreSQL {version}, which is not supported.", fix, data)
-    return ok(f"The server is PostgreSQL {version}, and accepts writes.", **data)
+        fix = _("Upgrade to PostgreSQL %(version)s or later.") % {"version": MIN_VERSION}
+        what = _("The server is PostgreSQL %(version)s, which is not supported.") % {"version": version}
+        return Result(Level.ERROR, what, fix, data)
+    return ok(_("The server is PostgreSQL %(version)s, and accepts writes.") % {"version": version}, **data)
 
 
 @check(
     "durability",
     "Error: `fsync` or `full_page_writes` is off. Warning: `synchronous_commit` is off for this role.",
-    "A job that was enqueued or completed can be lost when the server crashes.",
+    gettext_lazy("A job that was enqueued or completed can be lost when the server crashes."),
 )
 def _durability(session: Session) -> Result:
     fsync, full_page_writes, synchronous_commit = session.row(DURABILITY)
     data = {"fsync": fsync, "full_page_writes": full_page_writes, "synchronous_commit": synchronous_commit}
     unsafe = [name for name in ("fsync", "full_page_writes") if data[name] == "off"]
     if unsafe:
-        names = " and ".join(unsafe)
+        names = get_text_list(unsafe, _("and"))
+        what = _("Off: %(names)s. A crash of the server can destroy the database.") % {"names": names}
         fix = "; ".join(f"ALTER SYSTEM SET {name} = on" for name in unsafe) + "; SELECT pg_reload_conf();"
-        return Result(Level.ERROR, f"Off: {names}. A crash of the server can destroy the database.", fix, data)
+        return Result(Level.ERROR, what, fix, data)
     if synchronous_commit == "off":
-        what = "synchronous_commit is off: a crash of the server loses the last commits, although they succeeded."
+        what = _("synchronous_commit is off: a crash of the server loses the last commits, although they succeeded.")
         return Result(Level.WARNING, what, reset_statement(session, "synchronous_commit"), data)
-    return ok("Commits wait until they are on disk.", **data)
+    return ok(_("Commits wait until they are on disk."), **data)
+
+
+IN_USE: Final = {
+    "server": gettext_lazy("%(used)s of %(limit)s connections of the server are in use."),
+    "database": gettext_lazy("%(used)s of %(limit)s connections of the database are in use."),
+    "role": gettext_lazy("%(used)s of %(limit)s connections of the role are in use."),
+}
 
 
 @check(
     "connections",
     f"Warning: {percent(CONNECTIONS_WARNING)} of the connections that the server, the database or the role allows "
     f"are in use. Error: {percent(CONNECTIONS_ERROR)}.",
-    "A worker that gets no connection cannot extend its leases, and its jobs run again elsewhere.",
+    gettext_lazy("A worker that gets no connection cannot extend its leases, and its jobs run again elsewhere."),
 )
 def _connections(session: Session) -> Result:
     found = [
@@ -113,7 +126,7 @@ def _connections(session: Session) -> Result:
     ]
     fullest = max(found, key=lambda each: float(each["share"]))
     level = level_of(fullest["share"], warning=CONNECTIONS_WARNING, error=CONNECTIONS_ERROR)
-    what = f"{fullest['used']} of {fullest['limit']} connections of the {fullest['limit_of']} are in use."
+    what = IN_USE[fullest["limit_of"]] % {"used": fullest["used"], "limit": fullest["limit"]}
     fix = _raised_limit(session, fullest["limit_of"], 2 * fullest["limit"]) if level is not Level.OK else ""
     return Result(level, what, fix, {"limits": found})
 
@@ -125,7 +138,7 @@ def _raised_limit(session: Session, limit_of: str, limit: int) -> str:
         return f"ALTER ROLE {role} CONNECTION LIMIT {limit};"
     if limit_of == "database":
         return f"ALTER DATABASE {database} CONNECTION LIMIT {limit};"
-    return "Raise max_connections in postgresql.conf, start fewer workers, or put a pooler in front."
+    return _("Raise max_connections in postgresql.conf, start fewer workers, or put a pooler in front.")
 
 
 def reset_statement(session: Session, name: str) -> str:
@@ -133,7 +146,8 @@ def reset_statement(session: Session, name: str) -> str:
     role, database = session.row(NAMES)
     found = session.rows(SOURCES, name=name)
     if not found:
-        return f"Reset {name} in postgresql.conf, or in OPTIONS of DATABASES[{session.alias!r}]."
+        places = _("Reset %(name)s in postgresql.conf, or in OPTIONS of DATABASES[%(alias)s].")
+        return places % {"name": name, "alias": quoted(session.alias)}
     [(is_of_role, is_of_database)] = found
     if not is_of_role:
         return f"ALTER DATABASE {database} RESET {name};"
@@ -143,7 +157,7 @@ def reset_statement(session: Session, name: str) -> str:
 def clock_difference(session: Session) -> tuple[float, float]:
     """Return the server's clock minus this host's in seconds, and how wrong that can be: half of a round trip."""
     samples = []
-    for _ in range(CLOCK_SAMPLES):
+    for _sample in range(CLOCK_SAMPLES):
         asked_at, began = time.time(), time.perf_counter()
         [server_at] = session.row(CLOCK)
         uncertainty = (time.perf_counter() - began) / 2
@@ -156,15 +170,18 @@ def clock_difference(session: Session) -> tuple[float, float]:
     "clock",
     f"Warning: the clocks of this host and the server differ by more than {CLOCK_WARNING_SECONDS:g} s. "
     f"Error: by more than {CLOCK_ERROR_SECONDS:g} s.",
-    "Due times that your code computes from its own clock are early or late by the difference.",
+    gettext_lazy("Due times that your code computes from its own clock are early or late by the difference."),
 )
 def _clock(session: Session) -> Result:
     difference, uncertainty = clock_difference(session)
     least = max(abs(difference) - uncertainty, 0.0)
     level = level_of(least, warning=CLOCK_WARNING_SECONDS, error=CLOCK_ERROR_SECONDS)
     data = {"difference_seconds": round(difference, 3), "uncertainty_seconds": round(uncertainty, 4)}
-    what = f"The clock of this host differs from the server's by {abs(difference):.2f} s (± {uncertainty:.3f} s)."
-    fix = "Synchronize the clocks of this host and of the server by NTP."
+    what = _("The clock of this host differs from the server's by %(seconds)s s (± %(uncertainty)s s).") % {
+        "seconds": f"{abs(difference):.2f}",
+        "uncertainty": f"{uncertainty:.3f}",
+    }
+    fix = _("Synchronize the clocks of this host and of the server by NTP.")
     return Result(level, what, fix if level is not Level.OK else "", data)
 
 
@@ -172,7 +189,9 @@ def _clock(session: Session) -> Result:
     "role_settings",
     f"Warning: `statement_timeout` is below {STATEMENT_TIMEOUT_MS / 1000:g} s, `transaction_timeout` is below "
     f"{TRANSACTION_TIMEOUT_MS / 1000:g} s, or transactions are not READ COMMITTED by default.",
-    "Jobs, large enqueues and, behind a pooler, the worker's own statements fail because of such settings.",
+    gettext_lazy(
+        "Jobs, large enqueues and, behind a pooler, the worker's own statements fail because of such settings."
+    ),
 )
 def _role_settings(session: Session) -> Result:
     values: dict[str, str] = dict(session.rows(ROLE_SETTINGS))
@@ -180,18 +199,18 @@ def _role_settings(session: Session) -> Result:
     for name, least in (("statement_timeout", STATEMENT_TIMEOUT_MS), ("transaction_timeout", TRANSACTION_TIMEOUT_MS)):
         milliseconds = int(values.get(name, "0"))
         if 0 < milliseconds < least:
-            problems.append(f"{name} is {milliseconds} ms, which is less than {span(least / 1000)}")
+            problem = _("%(name)s is %(milliseconds)s ms, which is less than %(least)s")
+            problems.append(problem % {"name": name, "milliseconds": milliseconds, "least": span(least / 1000)})
             resets.append(name)
     isolation = values["default_transaction_isolation"]
     if isolation != "read committed":
-        problems.append(f"default_transaction_isolation is {isolation!r}")
+        problems.append(_("default_transaction_isolation is %(isolation)s") % {"isolation": quoted(isolation)})
         resets.append("default_transaction_isolation")
     data: dict[str, Any] = {"settings": values, "unsuitable": resets}
-    level = worst(Level.WARNING for _ in problems)
-    if level is Level.OK:
-        return ok("The settings of the role suit the queue.", **data)
-    fix = " ".join(reset_statement(session, name) for name in resets)
-    return Result(level, f"Settings of the role do not suit the queue: {'; '.join(problems)}.", fix, data)
+    if not problems:
+        return ok(_("The settings of the role suit the queue."), **data)
+    what = _("Settings of the role do not suit the queue: %(problems)s.") % {"problems": "; ".join(problems)}
+    return Result(Level.WARNING, what, " ".join(reset_statement(session, name) for name in resets), data)
 
 
 SERVER_CHECKS: Final = (_server, _durability, _connections, _clock, _role_settings)

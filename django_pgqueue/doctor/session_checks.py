@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .findings import Level, Result, cannot_see, check, counted, level_of, literal, ok, percent, quoted, span, worst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from .findings import Level, Result, cannot_see, check, level_of, literal, ok, percent, quoted, span, worst
 from .session import Session
 
 PINNED_WARNING_SECONDS, PINNED_ERROR_SECONDS = 300.0, 3600.0
@@ -70,22 +73,29 @@ SELECT pg_notification_queue_usage()
     f"Warning: a transaction, a prepared transaction, a standby or a slot pins row versions for "
     f"{PINNED_WARNING_SECONDS / 60:.0f} minutes or {PINNED_WARNING_TRANSACTIONS:,} transactions. "
     f"Error: for {PINNED_ERROR_SECONDS / 3600:.0f} hour or {PINNED_ERROR_TRANSACTIONS:,} transactions.",
-    "VACUUM cannot remove newer dead rows, so the tables and indexes grow and every claim reads more.",
+    gettext_lazy("VACUUM cannot remove newer dead rows, so the tables and indexes grow and every claim reads more."),
 )
 def _pinned_rows(session: Session) -> Result:
     keys = ("kind", "name", "pid", "application_name", "state", "seconds", "transactions")
     found = [dict(zip(keys, row, strict=True)) for row in session.rows(PINNING, shown=SHOWN)]
     old = [(_pin_level(each), each) for each in found if _pin_level(each) is not Level.OK]
     hidden = session.hidden_sessions()
-    data = {"pinning": [each for _, each in old], "hidden_sessions": hidden}
+    data = {"pinning": [each for _level, each in old], "hidden_sessions": hidden}
     if old:
-        level = worst(each for each, _ in old)
-        first = next(each for of, each in old if of is level)
-        more = f" {len(old) - 1} more pin them too." if len(old) > 1 else ""
-        return Result(level, f"{_pin_text(first)}{more}", " ".join(_pin_fix(each) for _, each in old[:3]), data)
+        level = worst(each for each, _pin in old)
+        what = _pin_text(next(each for of, each in old if of is level))
+        if more := len(old) - 1:
+            too = ngettext("%(count)s more pin them too.", "%(count)s more pin them too.", more)
+            what = f"{what} {too % {'count': more}}"
+        return Result(level, what, " ".join(_pin_fix(each) for _level, each in old[:3]), data)
     if hidden:
-        return cannot_see(f"the transactions of {counted(hidden, 'session')}", session.grant_to_see_sessions(), **data)
-    return ok("No transaction, slot or standby pins row versions for long.", **data)
+        what = ngettext(
+            "Cannot see the transactions of %(count)s session.",
+            "Cannot see the transactions of %(count)s sessions.",
+            hidden,
+        ) % {"count": f"{hidden:,}"}
+        return cannot_see(what, session.grant_to_see_sessions(), **data)
+    return ok(_("No transaction, slot or standby pins row versions for long."), **data)
 
 
 def _pin_level(pin: dict[str, Any]) -> Level:
@@ -95,13 +105,42 @@ def _pin_level(pin: dict[str, Any]) -> Level:
 
 
 def _pin_text(pin: dict[str, Any]) -> str:
-    since = f"{pin['transactions']:,} transactions" if pin["seconds"] is None else span(pin["seconds"])
-    if pin["kind"] == "slot":
-        return f"The replication slot {quoted(pin['name'])} ({pin['state']}) has pinned row versions for {since}."
+    values = {
+        "name": quoted(pin["name"]),
+        "pid": pin["pid"],
+        "application": quoted(pin["application_name"] or ""),
+        "state": pin["state"] or "replicating",
+        "count": f"{pin['transactions']:,}",
+    }
+    if pin["seconds"] is None:
+        return _pin_of_unknown_time(pin) % values
+    values["span"] = span(pin["seconds"])
     if pin["kind"] == "prepared":
-        return f"The prepared transaction {quoted(pin['name'])} has pinned row versions for {since}."
-    who = f"process {pin['pid']} of {quoted(pin['name'])}, application {quoted(pin['application_name'] or '')}"
-    return f"A transaction ({who}, {pin['state'] or 'replicating'}) has pinned row versions for {since}."
+        return _("The prepared transaction %(name)s has pinned row versions for %(span)s.") % values
+    return (
+        _(
+            "A transaction (process %(pid)s of %(name)s, application %(application)s, %(state)s) has pinned row "
+            "versions for %(span)s."
+        )
+        % values
+    )
+
+
+def _pin_of_unknown_time(pin: dict[str, Any]) -> str:
+    """Return the text of a slot or of the WAL sender of a standby: the server does not know since when they pin."""
+    if pin["kind"] == "slot":
+        return ngettext(
+            "The replication slot %(name)s (%(state)s) has pinned row versions for %(count)s transaction.",
+            "The replication slot %(name)s (%(state)s) has pinned row versions for %(count)s transactions.",
+            pin["transactions"],
+        )
+    return ngettext(
+        "A transaction (process %(pid)s of %(name)s, application %(application)s, %(state)s) has pinned row versions "
+        "for %(count)s transaction.",
+        "A transaction (process %(pid)s of %(name)s, application %(application)s, %(state)s) has pinned row versions "
+        "for %(count)s transactions.",
+        pin["transactions"],
+    )
 
 
 def _pin_fix(pin: dict[str, Any]) -> str:
@@ -110,7 +149,7 @@ def _pin_fix(pin: dict[str, Any]) -> str:
     if pin["state"] == "inactive":
         return f"SELECT pg_drop_replication_slot({literal(pin['name'])});"
     if pin["seconds"] is None:  # the slot or the WAL sender of a running standby
-        return "End the long query on the standby, or turn off hot_standby_feedback there."
+        return _("End the long query on the standby, or turn off hot_standby_feedback there.")
     return f"SELECT pg_terminate_backend({pin['pid']});"
 
 
@@ -118,7 +157,7 @@ def _pin_fix(pin: dict[str, Any]) -> str:
     "idle_in_transaction",
     f"Warning: a session idles in a transaction for {IDLE_WARNING_SECONDS:.0f} s. "
     f"Error: for {IDLE_ERROR_SECONDS / 60:.0f} minutes.",
-    "It keeps its row locks and pins old row versions, although it does nothing.",
+    gettext_lazy("It keeps its row locks and pins old row versions, although it does nothing."),
 )
 def _idle_in_transaction(session: Session) -> Result:
     keys = ("pid", "user", "application_name", "idle_seconds", "transaction_seconds")
@@ -129,24 +168,33 @@ def _idle_in_transaction(session: Session) -> Result:
     if idle:
         longest = idle[0]
         level = level_of(longest["idle_seconds"], warning=IDLE_WARNING_SECONDS, error=IDLE_ERROR_SECONDS)
-        who = f"process {longest['pid']}, application {quoted(longest['application_name'])}"
-        number = f"{counted(len(idle), 'session')} {'idles' if len(idle) == 1 else 'idle'} in a transaction"
-        what = f"{number}, the longest ({who}) for {span(longest['idle_seconds'])}."
-        fix = (
-            f"SELECT pg_terminate_backend({longest['pid']}); "
-            "and set idle_in_transaction_session_timeout for the role of that application."
-        )
-        return Result(level, what, fix, data)
+        what = ngettext(
+            "%(count)s session idles in a transaction, the longest (process %(pid)s, application %(application)s) for "
+            "%(span)s.",
+            "%(count)s sessions idle in a transaction, the longest (process %(pid)s, application %(application)s) for "
+            "%(span)s.",
+            len(idle),
+        ) % {
+            "count": len(idle),
+            "pid": longest["pid"],
+            "application": quoted(longest["application_name"]),
+            "span": span(longest["idle_seconds"]),
+        }
+        fix = _("%(statement)s and set idle_in_transaction_session_timeout for the role of that application.")
+        return Result(level, what, fix % {"statement": f"SELECT pg_terminate_backend({longest['pid']});"}, data)
     if hidden:
-        return cannot_see(f"the state of {counted(hidden, 'session')}", session.grant_to_see_sessions(), **data)
-    return ok("No session idles in a transaction.", **data)
+        what = ngettext(
+            "Cannot see the state of %(count)s session.", "Cannot see the state of %(count)s sessions.", hidden
+        ) % {"count": f"{hidden:,}"}
+        return cannot_see(what, session.grant_to_see_sessions(), **data)
+    return ok(_("No session idles in a transaction."), **data)
 
 
 @check(
     "replication_slots",
     f"Warning: nothing uses a replication slot. Error: a slot holds {SLOT_ERROR_BYTES / 1024**3:.0f} GiB of WAL, "
     "or the server has removed WAL that it needs.",
-    "The WAL that an unused slot holds fills the disk, and a full disk stops the server.",
+    gettext_lazy("The WAL that an unused slot holds fills the disk, and a full disk stops the server."),
 )
 def _replication_slots(session: Session) -> Result:
     keys = ("name", "type", "is_active", "wal_status", "held_bytes")
@@ -154,14 +202,26 @@ def _replication_slots(session: Session) -> Result:
     bad = [(level, slot) for slot in slots if (level := _slot_level(slot)) is not Level.OK]
     data = {"slots": slots}
     if not bad:
-        return ok(f"{counted(len(slots), 'replication slot')}, and none holds much WAL.", **data)
-    level = worst(each for each, _ in bad)
+        what = ngettext(
+            "%(count)s replication slot, and none holds much WAL.",
+            "%(count)s replication slots, and none holds much WAL.",
+            len(slots),
+        ) % {"count": len(slots)}
+        return ok(what, **data)
+    level = worst(each for each, _slot in bad)
     slot = next(each for of, each in bad if of is level)
-    activity = "in use" if slot["is_active"] else "unused"
-    held = f"{slot['held_bytes'] / MIB:,.0f} MiB of WAL"
-    what = f"The replication slot {quoted(slot['name'])} is {activity} and holds {held} ({slot['wal_status']})."
-    fix = f"SELECT pg_drop_replication_slot({literal(slot['name'])}); unless its standby or consumer comes back."
-    return Result(level, what, fix, data)
+    values = {
+        "name": quoted(slot["name"]),
+        "size": f"{slot['held_bytes'] / MIB:,.0f}",
+        "status": slot["wal_status"],
+        "statement": f"SELECT pg_drop_replication_slot({literal(slot['name'])});",
+    }
+    if slot["is_active"]:
+        what = _("The replication slot %(name)s is in use and holds %(size)s MiB of WAL (%(status)s).")
+    else:
+        what = _("The replication slot %(name)s is unused and holds %(size)s MiB of WAL (%(status)s).")
+    fix = _("%(statement)s unless its standby or consumer comes back.")
+    return Result(level, what % values, fix % values, data)
 
 
 def _slot_level(slot: dict[str, Any]) -> Level:
@@ -173,13 +233,13 @@ def _slot_level(slot: dict[str, Any]) -> Level:
 @check(
     "notify_queue",
     f"Warning: the queue of notifications is {percent(NOTIFY_WARNING)} full. Error: {percent(NOTIFY_ERROR)}.",
-    "When the queue is full, every transaction of the server that sends a notification fails.",
+    gettext_lazy("When the queue is full, every transaction of the server that sends a notification fails."),
 )
 def _notify_queue(session: Session) -> Result:
     [usage] = session.row(NOTIFY_QUEUE)
     level = level_of(usage, warning=NOTIFY_WARNING, error=NOTIFY_ERROR)
-    fix = "End the oldest transaction of a session that listens: it keeps the queue from being emptied."
-    what = f"The queue of notifications is {percent(usage, 1)} full."
+    fix = _("End the oldest transaction of a session that listens: it keeps the queue from being emptied.")
+    what = _("The queue of notifications is %(share)s full.") % {"share": percent(usage, 1)}
     return Result(level, what, fix if level is not Level.OK else "", {"usage": usage})
 
 

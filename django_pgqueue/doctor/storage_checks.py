@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db.models import UniqueConstraint
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
-from .findings import Level, Result, are, cannot_see, check, counted, listed, no_tables, ok, span, worst
+from .findings import Level, Result, cannot_see, check, listed, no_tables, ok, span, worst
 from .session import Session, models, tables
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ def _table_figures(session: Session) -> list[dict[str, Any]]:
     "dead_rows",
     f"Warning: a table has at least {DEAD_ROWS:,} dead rows, and {DEAD_WARNING_FACTOR:g} times as many as start "
     f"autovacuum. Error: {DEAD_ERROR_FACTOR:g} times as many.",
-    "Dead rows make every claim and completion read more pages.",
+    gettext_lazy("Dead rows make every claim and completion read more pages."),
 )
 def _dead_rows(session: Session) -> Result:
     found = _table_figures(session)
@@ -103,17 +105,34 @@ def _dead_rows(session: Session) -> Result:
     full = [(level, each) for each in found if (level := _dead_level(each)) is not Level.OK]
     if not full:
         dead = sum(each["dead_rows"] for each in found)
-        return ok(f"Autovacuum keeps up: the tables have {counted(dead, 'dead row')}.", **data)
-    level = worst(each for each, _ in full)
-    most = max((each for _, each in full), key=lambda each: float(each["dead_rows"]))
-    ago = most["vacuumed_seconds_ago"]
-    vacuumed = "which was never vacuumed" if ago is None else f"last vacuumed {span(ago)} ago"
-    what = (
-        f"{most['table']}, {vacuumed}, has {counted(most['dead_rows'], 'dead row')}. "
-        f"Autovacuum starts at {most['autovacuum_at']:,.0f}."
+        what = ngettext(
+            "Autovacuum keeps up: the tables have %(count)s dead row.",
+            "Autovacuum keeps up: the tables have %(count)s dead rows.",
+            dead,
+        ) % {"count": f"{dead:,}"}
+        return ok(what, **data)
+    level = worst(each for each, _table in full)
+    most = max((each for _level, each in full), key=lambda each: float(each["dead_rows"]))
+    fix = _("Fix what pinned_rows and autovacuum report, then run %(statement)s")
+    return Result(level, _dead_text(most), fix % {"statement": f"VACUUM (VERBOSE) {most['table']};"}, data)
+
+
+def _dead_text(table: dict[str, Any]) -> str:
+    ago, dead = table["vacuumed_seconds_ago"], table["dead_rows"]
+    values = {"table": table["table"], "count": f"{dead:,}", "threshold": f"{table['autovacuum_at']:,.0f}"}
+    if ago is None:
+        what = ngettext(
+            "%(table)s, which was never vacuumed, has %(count)s dead row. Autovacuum starts at %(threshold)s.",
+            "%(table)s, which was never vacuumed, has %(count)s dead rows. Autovacuum starts at %(threshold)s.",
+            dead,
+        )
+        return what % values
+    what = ngettext(
+        "%(table)s, last vacuumed %(span)s ago, has %(count)s dead row. Autovacuum starts at %(threshold)s.",
+        "%(table)s, last vacuumed %(span)s ago, has %(count)s dead rows. Autovacuum starts at %(threshold)s.",
+        dead,
     )
-    fix = f"Fix what pinned_rows and autovacuum report, then run VACUUM (VERBOSE) {most['table']};"
-    return Result(level, what, fix, data)
+    return what % {**values, "span": span(ago)}
 
 
 def _dead_level(table: dict[str, Any]) -> Level:
@@ -126,7 +145,7 @@ def _dead_level(table: dict[str, Any]) -> Level:
 @check(
     "autovacuum",
     "Error: autovacuum is off for the server or for a table of the queue, or does not keep up with freezing.",
-    "Every job leaves dead rows, so without autovacuum the tables grow without limit.",
+    gettext_lazy("Every job leaves dead rows, so without autovacuum the tables grow without limit."),
 )
 def _autovacuum(session: Session) -> Result:
     found = _table_figures(session)
@@ -139,21 +158,24 @@ def _autovacuum(session: Session) -> Result:
     if not (is_on and counts):
         name = "track_counts" if is_on else "autovacuum"
         fix = f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
-        return Result(Level.ERROR, f"{name} is off on this server, so no table is vacuumed.", fix, data)
+        what = _("%(name)s is off on this server, so no table is vacuumed.") % {"name": name}
+        return Result(Level.ERROR, what, fix, data)
     if disabled:
         fix = " ".join(f"ALTER TABLE {name} RESET (autovacuum_enabled);" for name in disabled)
-        return Result(Level.ERROR, f"Autovacuum is disabled for {listed(disabled)}.", fix, data)
+        what = _("Autovacuum is disabled for %(tables)s.") % {"tables": listed(disabled)}
+        return Result(Level.ERROR, what, fix, data)
     if old:
         fix = " ".join(f"VACUUM (FREEZE) {name};" for name in old)
-        return Result(Level.ERROR, f"Autovacuum does not keep up with freezing {listed(old)}.", fix, data)
-    return ok(f"Autovacuum is on for all {len(found)} tables.", **data)
+        what = _("Autovacuum does not keep up with freezing %(tables)s.") % {"tables": listed(old)}
+        return Result(Level.ERROR, what, fix, data)
+    return ok(_("Autovacuum is on for all %(count)s tables.") % {"count": len(found)}, **data)
 
 
 @check(
     "index_bloat",
     f"Warning: an index has at least {BLOAT_BYTES / MIB:.0f} MiB and is {BLOAT_FACTOR:g} times as large as its "
     "entries need, by an estimate.",
-    "A bloated index occupies memory that other pages need, and a scan of it reads empty pages.",
+    gettext_lazy("A bloated index occupies memory that other pages need, and a scan of it reads empty pages."),
 )
 def _index_bloat(session: Session) -> Result:
     keys = ("index", "entries", "bytes", "estimated_bytes")
@@ -168,22 +190,28 @@ def _index_bloat(session: Session) -> Result:
     data = {"bloated": bloated, "never_analyzed": unknown}
     if bloated:
         worst_of_all = max(bloated, key=lambda each: float(each["bytes"]))
-        what = (
-            f"{are(len(bloated), 'index')} bloated: {worst_of_all['index']} has "
-            f"{worst_of_all['bytes'] / MIB:,.1f} MiB, and its entries need about "
-            f"{worst_of_all['estimated_bytes'] / MIB:,.1f} MiB."
-        )
+        what = ngettext(
+            "%(count)s index is bloated: %(name)s has %(size)s MiB, and its entries need about %(needed)s MiB.",
+            "%(count)s indexes are bloated: %(name)s has %(size)s MiB, and its entries need about %(needed)s MiB.",
+            len(bloated),
+        ) % {
+            "count": len(bloated),
+            "name": worst_of_all["index"],
+            "size": f"{worst_of_all['bytes'] / MIB:,.1f}",
+            "needed": f"{worst_of_all['estimated_bytes'] / MIB:,.1f}",
+        }
         fix = " ".join(f"REINDEX INDEX CONCURRENTLY {each['index']};" for each in bloated)
         return Result(Level.WARNING, what, fix, data)
     if unknown:
-        return cannot_see(f"the entries of {listed(unknown)}", "Run ANALYZE on the tables of the queue.", **data)
-    return ok(f"None of {len(found)} indexes is bloated, by an estimate.", **data)
+        what = _("Cannot see the entries of %(indexes)s.") % {"indexes": listed(unknown)}
+        return cannot_see(what, _("Run ANALYZE on the tables of the queue."), **data)
+    return ok(_("None of %(count)s indexes is bloated, by an estimate.") % {"count": len(found)}, **data)
 
 
 @check(
     "indexes",
     "Error: an index of the migrations is missing, or an index on a table of the queue is invalid.",
-    "Without its index, a statement reads the whole table, or a job can get two executions.",
+    gettext_lazy("Without its index, a statement reads the whole table, or a job can get two executions."),
 )
 def _indexes(session: Session) -> Result:
     found: dict[str, bool] = dict(session.rows(INDEXES, tables=tables()))
@@ -194,12 +222,15 @@ def _indexes(session: Session) -> Result:
     invalid = [name for name, is_valid in found.items() if not is_valid]
     data = {"missing": missing, "invalid": invalid}
     if not missing and not invalid:
-        return ok(f"All {len(expected)} indexes of the migrations exist and are valid.", **data)
-    problems = [f"{word}: {listed(names)}" for word, names in (("Missing", missing), ("Invalid", invalid)) if names]
+        what = _("All %(count)s indexes of the migrations exist and are valid.") % {"count": len(expected)}
+        return ok(what, **data)
+    sentences = [_("Indexes are not as the migrations made them.")]
+    if missing:
+        sentences.append(_("Missing: %(names)s.") % {"names": listed(missing)})
+    if invalid:
+        sentences.append(_("Invalid: %(names)s.") % {"names": listed(invalid)})
     fixes = [expected[name] for name in missing] + [f"REINDEX INDEX CONCURRENTLY {name};" for name in invalid]
-    return Result(
-        Level.ERROR, f"Indexes are not as the migrations made them. {'. '.join(problems)}.", " ".join(fixes), data
-    )
+    return Result(Level.ERROR, " ".join(sentences), " ".join(fixes), data)
 
 
 def expected_indexes(session: Session) -> dict[str, str]:

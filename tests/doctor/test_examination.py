@@ -14,6 +14,7 @@ from django_pgqueue.doctor import (
     access_checks,
     examination,
     examine,
+    job_checks,
     pooler_checks,
     server_checks,
     session,
@@ -23,7 +24,7 @@ from django_pgqueue.doctor import (
     worker_checks,
 )
 from django_pgqueue.doctor.catalogue import CHECKS
-from django_pgqueue.doctor.findings import Check, Result, counted, literal, ok, quoted, span
+from django_pgqueue.doctor.findings import Check, Result, literal, ok, quoted, span
 from django_pgqueue.models import Job
 from django_pgqueue.testing import delete_all_jobs
 from tests.documents import plain, table
@@ -31,7 +32,7 @@ from tests.documents import plain, table
 from .conftest import change_alias, run_sql
 
 MODULES = (
-    *(access_checks, pooler_checks, server_checks, session),
+    *(access_checks, job_checks, pooler_checks, server_checks, session),
     *(session_checks, settings_checks, storage_checks, worker_checks),
 )
 PAGE = "docs/production/doctor.md"
@@ -146,6 +147,5 @@ def test_texts_escape_what_a_row_contains():
     assert literal("a\nb\\") == r"E'a\nb\\'"
 
 
-def test_texts_state_numbers_and_durations():
-    assert [counted(1, "index"), counted(2, "index"), counted(1200, "row")] == ["1 index", "2 indexes", "1,200 rows"]
+def test_texts_state_durations():
     assert [span(40), span(180), span(7200), span(200_000)] == ["40 s", "3 min", "2 h", "2 d"]

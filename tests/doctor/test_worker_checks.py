@@ -13,8 +13,8 @@ from django.test import override_settings
 from django.utils import timezone
 
 from django_pgqueue import Limit, __version__, control
-from django_pgqueue.doctor import Level, worker_checks
-from django_pgqueue.doctor.worker_checks import TIMEOUT_CLASS
+from django_pgqueue.doctor import Level, job_checks
+from django_pgqueue.doctor.job_checks import TIMEOUT_CLASS
 from django_pgqueue.exceptions import TaskTimeout
 from django_pgqueue.models import Execution, Schedule, Worker
 from django_pgqueue.task import Task
@@ -217,7 +217,7 @@ def test_timeout_class_is_that_of_stored_timeouts():
     assert class_path(TaskTimeout()) == TIMEOUT_CLASS
 
 
-@pytest.mark.parametrize("statement", [worker_checks.RECENT, worker_checks.LEASES])
+@pytest.mark.parametrize("statement", [job_checks.RECENT, job_checks.LEASES])
 def test_statement_reads_no_history(many_jobs, statement):
     params = {"executions": 1000, "seconds": 3600.0, "timeout_class": TIMEOUT_CLASS, "lease_seconds": 60.0}
     with connection.cursor() as cursor:

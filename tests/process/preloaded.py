@@ -35,8 +35,9 @@ MODULES: Final = (
     *("django.contrib.postgres.operations", "django.contrib.sessions.middleware"),
     *("django.core.management.commands.makemigrations", "django.db.backends.postgresql.base"),
     *("django.test.signals", "django.views.i18n", "environ"),
-    *("django_pgqueue.acts", "django_pgqueue.checks", "django_pgqueue.doctor.worker_checks"),
-    *("django_pgqueue.management.commands.runworker", "django_pgqueue.stats.graphs.groups"),
+    *("django_pgqueue.acts", "django_pgqueue.checks", "django_pgqueue.doctor.job_checks"),
+    *("django_pgqueue.doctor.worker_checks", "django_pgqueue.management.commands.runworker"),
+    "django_pgqueue.stats.graphs.groups",
 )
 """Modules that can be imported without settings, and that import most of what a worker needs.
 

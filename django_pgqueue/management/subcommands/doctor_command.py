@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from django_pgqueue.display import in_line
 from django_pgqueue.doctor import Finding, Level, examine
-from django_pgqueue.doctor.findings import counted
 
-from .output import Output
+from .output import Output, counted
 from .subcommand import ExitCode, Options, Subcommand, add_databases, add_json, database_aliases
 
 INDENT: Final = 9
