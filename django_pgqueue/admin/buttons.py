@@ -37,7 +37,7 @@ from django_pgqueue.options.validation import NAME, unknown_queue
 from django_pgqueue.states import Pausable
 
 from .act_view import act_view, log_change
-from .formatting import shortened
+from .formatting import shortened, word_text
 from .limits.controls import overrides_in_force
 from .navigation import limit_url, page_url
 from .pause_admin import in_force, resume
@@ -77,7 +77,7 @@ class Target(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        return f"{self.kind} {shortened(self.name)}"
+        return f"{word_text(self.kind)} {shortened(self.name)}"
 
     @property
     def by(self) -> str:
@@ -169,7 +169,7 @@ def _problem(target: Target, act: OperatorAct) -> str:
         if any(control_targets.limit_key_problems(name)):
             return _("Nothing was changed: “%(key)s” is no limit key.") % {"key": shortened(name)}
     elif act is acts.PAUSE and not NAME.fullmatch(name):
-        words = {"kind": target.kind, "name": shortened(name)}
+        words = {"kind": word_text(target.kind), "name": shortened(name)}
         return _("%(kind)s “%(name)s” cannot be paused, because its name is invalid.") % words
     if act is acts.PAUSE and target.posted("length") not in dict(LENGTHS):
         return _("Nothing was changed: choose one of the lengths of a pause.")

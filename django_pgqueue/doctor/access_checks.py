@@ -184,7 +184,7 @@ def _migrations(session: Session) -> Result:
     if missing:
         option = "" if session.alias == "default" else f" --database={session.alias}"
         what = ngettext(
-            "The database lacks %(count)s migrations: %(names)s.",
+            "The database lacks %(count)s migration: %(names)s.",
             "The database lacks %(count)s migrations: %(names)s.",
             len(missing),
         ) % {"count": len(missing), "names": listed(missing)}

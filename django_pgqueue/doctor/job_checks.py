@@ -10,6 +10,7 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from django_pgqueue.display import number
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.causes.current import causes_of, current
 from django_pgqueue.stats.causes.words import Words
@@ -128,13 +129,13 @@ def _leases(session: Session) -> Result:
             "%(count)s execution of the newest %(newest)s crashed within an hour.",
             "%(count)s executions of the newest %(newest)s crashed within an hour.",
             data["crashed"],
-        ) % {"count": f"{data['crashed']:,}", "newest": f"{RECENT_EXECUTIONS:,}"}
+        ) % {"count": number(data["crashed"]), "newest": number(RECENT_EXECUTIONS)}
         return Result(Level.WARNING, what, _("Look for killed processes and lost hosts in the workers' logs."), data)
     what = ngettext(
         "%(count)s lease is open, and all are extended in time.",
         "%(count)s leases are open, and all are extended in time.",
         data["open"],
-    ) % {"count": f"{data['open']:,}"}
+    ) % {"count": number(data["open"])}
     return ok(what, **data)
 
 
@@ -143,21 +144,21 @@ def _expired_text(leases: dict[str, Any]) -> str:
         "%(count)s lease of %(open)s expired, the first one %(span)s ago, and no worker has rescued the jobs.",
         "%(count)s leases of %(open)s expired, the first one %(span)s ago, and no worker has rescued the jobs.",
         leases["expired"],
-    ) % {"count": f"{leases['expired']:,}", "open": f"{leases['open']:,}", "span": span(leases["expired_seconds"])}
+    ) % {"count": number(leases["expired"]), "open": number(leases["open"]), "span": span(leases["expired_seconds"])}
 
 
 def _late_text(leases: dict[str, Any]) -> str:
     return ngettext(
-        "Heartbeats are late: %(count)s lease of %(open)s have less than half of %(span)s left, %(long)s of them for "
+        "Heartbeats are late: %(count)s lease of %(open)s has less than half of %(span)s left, %(long)s of them for "
         "jobs that run longer than a lease.",
         "Heartbeats are late: %(count)s leases of %(open)s have less than half of %(span)s left, %(long)s of them for "
         "jobs that run longer than a lease.",
         leases["late"],
     ) % {
-        "count": f"{leases['late']:,}",
-        "open": f"{leases['open']:,}",
+        "count": number(leases["late"]),
+        "open": number(leases["open"]),
         "span": span(leases["lease_seconds"]),
-        "long": f"{leases['late_and_long']:,}",
+        "long": number(leases["late_and_long"]),
     }
 
 
@@ -193,7 +194,7 @@ def _timeouts(session: Session) -> Result:
         "%(seconds)s s, and %(timed_out)s of %(runs)s timed out.",
         len(tight),
     ) % {
-        "count": f"{len(tight):,}",
+        "count": number(len(tight)),
         "task": quoted(first["task"]),
         "timeout": f"{first['timeout_seconds']:g}",
         "share": percent(0.05),
@@ -221,7 +222,7 @@ def _schedules(session: Session) -> Result:
     first = found[0]
     level = level_of(first["late_seconds"], warning=LATE_WARNING_SECONDS, error=LATE_ERROR_SECONDS)
     what = _behind_text(first, len(found), is_late=first["late_seconds"] >= late_seconds) % {
-        "count": f"{len(found):,}",
+        "count": number(len(found)),
         "name": quoted(first["name"]),
         "span": span(first["late_seconds"]),
         "problem": quoted(first["problem"]),
@@ -269,7 +270,7 @@ def _causes(session: Session) -> Result:
         return ok(_("Nothing keeps jobs from running."), **data)
     sentences = [found[0].sentence]
     if len(found) > 1:
-        sentences.append(_("And %(count)s more.") % {"count": f"{len(found) - 1:,}"})
+        sentences.append(_("And %(count)s more.") % {"count": number(len(found) - 1)})
     level = Level.ERROR if urgent else Level.WARNING
     return Result(level, " ".join(sentences), "manage.py pgqueue status", data)
 

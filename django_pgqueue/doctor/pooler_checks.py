@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.db.notifications import LISTENS
 from django_pgqueue.db.statements import execute
+from django_pgqueue.display import number
 from django_pgqueue.settings.conf import get_settings
 
 from .findings import Level, Result, cannot_see, check, ok, quoted
@@ -157,17 +158,17 @@ def _listening(session: Session) -> Result:
     if not settings.NOTIFY:
         return ok(_("NOTIFY is off, so workers poll."), **data)
     if listeners or not workers:
-        return ok(_("Connections that receive notifications: %(count)s.") % {"count": f"{listeners:,}"}, **data)
+        return ok(_("Connections that receive notifications: %(count)s.") % {"count": number(listeners)}, **data)
     if hidden := session.hidden_sessions():
         what = ngettext(
-            "Cannot see whether %(count)s session listen.", "Cannot see whether %(count)s sessions listen.", hidden
-        ) % {"count": f"{hidden:,}"}
+            "Cannot see whether %(count)s session listens.", "Cannot see whether %(count)s sessions listen.", hidden
+        ) % {"count": number(hidden)}
         return cannot_see(what, session.grant_to_see_sessions(), **data)
     what = ngettext(
         "%(count)s worker is polling, because no connection receives notifications.",
         "%(count)s workers are polling, because no connection receives notifications.",
         workers,
-    ) % {"count": f"{workers:,}"}
+    ) % {"count": number(workers)}
     fix = _('Read the log of the workers. Behind a pooler in transaction mode, set PGQUEUE["LISTEN_DATABASE"].')
     return Result(Level.WARNING, what, fix, data)
 

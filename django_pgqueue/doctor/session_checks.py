@@ -7,6 +7,8 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from django_pgqueue.display import number
+
 from .findings import Level, Result, cannot_see, check, level_of, literal, ok, percent, quoted, span, worst
 from .session import Session
 
@@ -85,7 +87,7 @@ def _pinned_rows(session: Session) -> Result:
         level = worst(each for each, _pin in old)
         what = _pin_text(next(each for of, each in old if of is level))
         if more := len(old) - 1:
-            too = ngettext("%(count)s more pin them too.", "%(count)s more pin them too.", more)
+            too = ngettext("%(count)s more pins them too.", "%(count)s more pin them too.", more)
             what = f"{what} {too % {'count': more}}"
         return Result(level, what, " ".join(_pin_fix(each) for _level, each in old[:3]), data)
     if hidden:
@@ -93,7 +95,7 @@ def _pinned_rows(session: Session) -> Result:
             "Cannot see the transactions of %(count)s session.",
             "Cannot see the transactions of %(count)s sessions.",
             hidden,
-        ) % {"count": f"{hidden:,}"}
+        ) % {"count": number(hidden)}
         return cannot_see(what, session.grant_to_see_sessions(), **data)
     return ok(_("No transaction, slot or standby pins row versions for long."), **data)
 
@@ -110,7 +112,7 @@ def _pin_text(pin: dict[str, Any]) -> str:
         "pid": pin["pid"],
         "application": quoted(pin["application_name"] or ""),
         "state": pin["state"] or "replicating",
-        "count": f"{pin['transactions']:,}",
+        "count": number(pin["transactions"]),
     }
     if pin["seconds"] is None:
         return _pin_of_unknown_time(pin) % values
@@ -185,7 +187,7 @@ def _idle_in_transaction(session: Session) -> Result:
     if hidden:
         what = ngettext(
             "Cannot see the state of %(count)s session.", "Cannot see the state of %(count)s sessions.", hidden
-        ) % {"count": f"{hidden:,}"}
+        ) % {"count": number(hidden)}
         return cannot_see(what, session.grant_to_see_sessions(), **data)
     return ok(_("No session idles in a transaction."), **data)
 

@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_pgqueue import stats
+from django_pgqueue.display import number
 from django_pgqueue.settings import conf
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.ownership import read_ownership
@@ -141,7 +142,7 @@ def _undeclared_limits(session: Session) -> Result:
         "Due jobs have %(count)s limit that no task of this process declares: %(names)s.",
         "Due jobs have %(count)s limits that no task of this process declares: %(names)s.",
         len(undeclared),
-    ) % {"count": f"{len(undeclared):,}", "names": listed(undeclared)}
+    ) % {"count": number(len(undeclared)), "names": listed(undeclared)}
     if close:
         hint = _("Did you mean %(close)s instead of %(name)s?")
         what = f"{what} {hint % {'close': quoted(close[0]), 'name': quoted(first)}}"

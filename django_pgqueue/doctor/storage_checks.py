@@ -11,6 +11,8 @@ from django.db.models import UniqueConstraint
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from django_pgqueue.display import number
+
 from .findings import Level, Result, cannot_see, check, listed, no_tables, ok, span, worst
 from .session import Session, models, tables
 
@@ -109,7 +111,7 @@ def _dead_rows(session: Session) -> Result:
             "Autovacuum keeps up: the tables have %(count)s dead row.",
             "Autovacuum keeps up: the tables have %(count)s dead rows.",
             dead,
-        ) % {"count": f"{dead:,}"}
+        ) % {"count": number(dead)}
         return ok(what, **data)
     level = worst(each for each, _table in full)
     most = max((each for _level, each in full), key=lambda each: float(each["dead_rows"]))
@@ -119,7 +121,7 @@ def _dead_rows(session: Session) -> Result:
 
 def _dead_text(table: dict[str, Any]) -> str:
     ago, dead = table["vacuumed_seconds_ago"], table["dead_rows"]
-    values = {"table": table["table"], "count": f"{dead:,}", "threshold": f"{table['autovacuum_at']:,.0f}"}
+    values = {"table": table["table"], "count": number(dead), "threshold": number(table["autovacuum_at"])}
     if ago is None:
         what = ngettext(
             "%(table)s, which was never vacuumed, has %(count)s dead row. Autovacuum starts at %(threshold)s.",

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_pgqueue import __version__, stats
+from django_pgqueue.display import number
 from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.settings.conf import get_settings
 
@@ -60,7 +61,7 @@ def _stale_workers(session: Session) -> Result:
             "%(count)s workers are running, and none was lost in the last day.",
             len(live),
         )
-        return ok(what % {"count": f"{len(live):,}"}, **data)
+        return ok(what % {"count": number(len(live))}, **data)
     latest = recent[0]
     what = ngettext(
         "%(count)s worker ended without a clean stop in the last day, the latest on %(host)s (process %(pid)s), "
@@ -69,7 +70,7 @@ def _stale_workers(session: Session) -> Result:
         "silent for %(span)s.",
         len(recent),
     ) % {
-        "count": f"{len(recent):,}",
+        "count": number(len(recent)),
         "host": quoted(latest["hostname"]),
         "pid": latest["pid"],
         "span": span(latest["heartbeat_seconds_ago"]),
@@ -127,7 +128,7 @@ def _unserved_queues(session: Session) -> Result:
     if unserved:
         longest = max(unserved, key=lambda name: unserved[name])
         what = _unserved_text(len(unserved), is_any_running=bool(live)) % {
-            "count": f"{len(unserved):,}",
+            "count": number(len(unserved)),
             "queues": listed(unserved),
             "span": span(unserved[longest]),
         }

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from django_pgqueue.db.statements import execute
 from django_pgqueue.declared.steps import is_endless
@@ -238,9 +239,17 @@ def _in_line(job: ExplainedJob) -> FoundReason:
         shown = busy_text(tasks)
         more = "" if ahead == NONE else f"; {first}"
         text = (
-            _("All %(slots)d slots for %(queue)s are busy (%(tasks)s)%(jobs_ahead)s.")
+            ngettext(
+                "The only slot for %(queue)s is busy (%(tasks)s)%(jobs_ahead)s.",
+                "All %(slots)d slots for %(queue)s are busy (%(tasks)s)%(jobs_ahead)s.",
+                total,
+            )
             if any(worker.queue_concurrency for worker in job.workers)
-            else _("All %(slots)d slots of the workers that serve %(queue)s are busy (%(tasks)s)%(jobs_ahead)s.")
+            else ngettext(
+                "The only slot of the workers that serve %(queue)s is busy (%(tasks)s)%(jobs_ahead)s.",
+                "All %(slots)d slots of the workers that serve %(queue)s are busy (%(tasks)s)%(jobs_ahead)s.",
+                total,
+            )
         )
         sentence = text % {"slots": total, "queue": row.queue_name, "tasks": shown, "jobs_ahead": more}
         return FoundReason(Reason.SLOTS_BUSY, sentence, {"busy_tasks": tasks, **fields})

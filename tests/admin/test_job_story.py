@@ -131,7 +131,7 @@ def test_reason_links_the_jobs_that_hold_the_slots(
     make_job(priority=3)
     job = make_job()
     reason = reason_of(page_of(operator, job.pk))
-    assert "All 1 slots" in reason
+    assert "The only slot" in reason
     assert 'href="/admin/pgqueue/job/?state=running&amp;task=app.hang%26"' in reason
     assert 'href="/admin/pgqueue/job/?state=due&amp;queue=default"' in reason
 
@@ -202,20 +202,23 @@ def test_page_of_dead_job_links_the_others_that_died_like_it(operator, make_job)
     acknowledged = make_job("dead", task_name=tasks.add.name)
     add_execution(acknowledged)
     acknowledged.acknowledge()
-    with CaptureQueriesContext(connection) as captured:
-        text = operator.get(f"/admin/pgqueue/deadjob/{job.pk}/change/").content.decode()
-    [counts] = [query["sql"] for query in captured if "latest_error" in query["sql"]]
-    with connection.cursor() as cursor:
-        # In a table of six rows, to sort what another index finds costs the same.
-        cursor.execute(
-            "SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off"
-        )
-        cursor.execute(f"EXPLAIN {counts}")
-        assert "pgqueue_job_dead" in str(cursor.fetchall())
+    text = operator.get(f"/admin/pgqueue/deadjob/{job.pk}/change/").content.decode()
     assert re.search(
         r'<a href="[^"]*/incidents/\?task=[^"]*error=builtins.ValueError[^"]*">3 others died like this<', text
     )
     assert "died like this" not in operator.get(f"/admin/pgqueue/deadjob/{other.pk}/change/").content.decode()
+
+
+@pytest.mark.usefixtures("many_jobs")
+def test_page_of_dead_job_reads_others_that_died_by_their_index(operator, make_job):
+    job = make_job("dead", task_name="app.task1")
+    add_execution(job)
+    with CaptureQueriesContext(connection) as captured:
+        operator.get(f"/admin/pgqueue/deadjob/{job.pk}/change/")
+    [counts] = [query["sql"] for query in captured if "latest_error" in query["sql"]]
+    with connection.cursor() as cursor:
+        cursor.execute("EXPLAIN " + counts.replace("%", "%%"), [])
+        assert "pgqueue_job_dead" in str(cursor.fetchall())
 
 
 def test_page_of_job_names_arguments_and_links_task_and_queue(operator, make_job):

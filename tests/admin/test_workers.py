@@ -169,9 +169,9 @@ def test_jobs_of_a_chunk_that_are_not_shown_are_counted(chief, add_worker, run):
     for _ in range(60):
         run(worker)
     assert "and 52 more" in text_of(chief, WORKERS)
-    assert "10 more are not shown" in text_of(chief, f"{WORKERS}{worker.pk}/change/")
+    assert "Not shown: 10 more." in text_of(chief, f"{WORKERS}{worker.pk}/change/")
     page = text_of(chief, f"{WORKERS}{worker.pk}/stop/")
-    assert "60 jobs run now" in page and "10 more are not shown" in page
+    assert "60 jobs run now" in page and "Not shown: 10 more." in page
 
 
 def test_list_post_is_refused_and_needs_permission(chief, client_of, make_user):

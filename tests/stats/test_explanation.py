@@ -163,7 +163,7 @@ def test_why_with_busy_slots_names_no_prefetched_job(connection, add_worker):
     helpers.claim_all(connection, worker_id=worker_id)
     helpers.make_jobs(connection, 2)
     helpers.claim_all(connection, worker_id=worker_id, free_slots=0)
-    found = assert_why(helpers.make_job(connection), Reason.SLOTS_BUSY, "All 1 slots", f"1 × {HANG}", slots_busy=1)
+    found = assert_why(helpers.make_job(connection), Reason.SLOTS_BUSY, "The only slot", f"1 × {HANG}", slots_busy=1)
     assert [(task.task_name, task.slots) for task in found.busy_tasks] == [(HANG, 1)]
 
 

@@ -137,7 +137,7 @@ def test_why_of_admitted_job_without_free_worker_names_the_tasks():
         [worker_id] = cursor.fetchone()
     helpers.make_job(connection)
     helpers.claim_one(connection, worker_id=worker_id)
-    assert_why(add("two:a")[0], Reason.SLOTS_BUSY, "All 1 slots")
+    assert_why(add("two:a")[0], Reason.SLOTS_BUSY, "The only slot")
 
 
 def test_why_of_key_that_is_not_printable_is_one_line():

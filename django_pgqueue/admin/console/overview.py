@@ -64,7 +64,7 @@ def notes() -> list[Banner]:
     """Return what the page lacks because of the settings."""
     if get_settings().STATS:
         return []
-    return [Banner(Level.INFO, _("PGQUEUE[“STATS”] is off: there are no rates, no charts and no failures."))]
+    return [Banner(Level.INFO, _('PGQUEUE["STATS"] is off: there are no rates, no charts and no failures.'))]
 
 
 class Tile(NamedTuple):

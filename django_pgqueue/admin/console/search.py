@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_pgqueue import stats
 from django_pgqueue.admin import private, readonly, search_keys
-from django_pgqueue.admin.formatting import shortened, visible
+from django_pgqueue.admin.formatting import shortened, visible, word_text
 from django_pgqueue.admin.navigation import page_url, redirect_to
 from django_pgqueue.display import number
 from django_pgqueue.job_search import Filters, find
@@ -93,7 +93,9 @@ def _job(alias: str, typed: str) -> Job | None:
 
 
 def _result_of(request: HttpRequest, job: Job) -> SearchResult:
-    return SearchResult(f"#{job.pk} {visible(job.task_name)} ({job.state})", page_url(request, "job_change", job.pk))
+    return SearchResult(
+        f"#{job.pk} {visible(job.task_name)} ({word_text(job.state)})", page_url(request, "job_change", job.pk)
+    )
 
 
 def _with_key(request: HttpRequest, typed: str, found: search_keys.Searched) -> SearchSection:
@@ -153,7 +155,8 @@ def _workers(request: HttpRequest, alias: str, typed: str) -> SearchSection:
         title,
         found,
         lambda worker: SearchResult(
-            visible(f"{worker.host}, process {worker.pid}"), page_url(request, "worker_change", worker.id)
+            _("%(host)s, process %(pid)s") % {"host": visible(worker.host), "pid": worker.pid},
+            page_url(request, "worker_change", worker.id),
         ),
     )
 

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import acts, stats
 from django_pgqueue.admin import shown
-from django_pgqueue.admin.formatting import breakable, by_until, count_note, duration, visible
+from django_pgqueue.admin.formatting import LABELS, breakable, by_until, count_note, duration, visible
 from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.admin.schedules.expression_text import expression_text
 from django_pgqueue.display import number
@@ -149,7 +149,7 @@ def _spans(*seconds: float | None) -> str:
 def _pause_text(pause: stats.PauseStats | None) -> str:
     if pause is None:
         return ""
-    return f"{_('paused')}{by_until(pause.by, pause.until)}{': ' if pause.reason else ''}{visible(pause.reason)}"
+    return f"{LABELS['paused']}{by_until(pause.by, pause.until)}{': ' if pause.reason else ''}{visible(pause.reason)}"
 
 
 TASKS: Final = ConsolePage("tasks", _("Tasks"), _context)

@@ -327,7 +327,7 @@ def _why_kept(request: HttpRequest, operation: JobOperation, job: Job) -> str | 
     if operation.act.transition is not TransitionName.DELETE:
         return None
     left = needs_of(connections[databases.chosen(request)], [job.pk]).get(job.pk)
-    return NEED_TEXTS[left.need] if left and left.need in KEPT_BY_DELETE else None
+    return _(NEED_TEXTS[left.need]) if left and left.need in KEPT_BY_DELETE else None
 
 
 def act_on_many(

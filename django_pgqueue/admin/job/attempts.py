@@ -15,6 +15,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.acts.job_retries import JobRetry, retries_before
 from django_pgqueue.admin import private
@@ -30,6 +31,7 @@ from django_pgqueue.states import Outcome, State
 from .columns import FAILURES
 from .kept_logs import HAS_LOG, ShownLine, read_logs
 
+CUT: Final = gettext_lazy("(cut)")
 ERROR_LIMIT: Final = 2_000
 TRACEBACK_LIMIT: Final = 20_000
 """Characters shown of each attempt's error (its start) and traceback (its end).
@@ -117,12 +119,12 @@ def _attempt(execution: Execution, worker: Worker | None, log: list[ShownLine], 
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= ERROR_LIMIT else f"{text[:ERROR_LIMIT]}… {_('(cut)')}"
+    return text if len(text) <= ERROR_LIMIT else f"{text[:ERROR_LIMIT]}… {CUT}"
 
 
 def _cut_to_end(text: str) -> str:
     """Return the end of a traceback. Its last lines show what went wrong."""
-    return text if len(text) <= TRACEBACK_LIMIT else f"{_('(cut)')} …{text[-TRACEBACK_LIMIT:]}"
+    return text if len(text) <= TRACEBACK_LIMIT else f"{CUT} …{text[-TRACEBACK_LIMIT:]}"
 
 
 def _outcome(execution: Execution, *, is_expired: bool) -> SafeString:

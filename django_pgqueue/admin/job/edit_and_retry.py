@@ -26,7 +26,7 @@ from django_pgqueue.acts import EDIT_AND_RETRY
 from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.call_values import StoredArguments, differences
-from django_pgqueue.admin.formatting import visible
+from django_pgqueue.admin.formatting import visible, word_text
 from django_pgqueue.admin.forms.argument_form import ArgumentForm
 from django_pgqueue.admin.forms.form_page import form_page
 from django_pgqueue.admin.forms.new_jobs import (
@@ -139,7 +139,7 @@ def editable(job: Job) -> tuple[Task[..., Any], StoredArguments]:
     """Return the task of a job and its call. Raise `NotEditable` if they cannot be shown in a form."""
     task, text = registry.get(job.task_name), vars(job)["arguments_text"]
     if job.state not in FINISHED:
-        raise NotEditable(_("Only a finished job can be edited and retried. This one is %s.") % visible(job.state))
+        raise NotEditable(_("Only a finished job can be edited and retried. This one is %s.") % word_text(job.state))
     if not isinstance(task, Task):
         raise NotEditable(_("No task is registered under the name %s.") % visible(job.task_name))
     if len(text) >= TEXT_LIMIT:  # it may be cut
@@ -217,7 +217,7 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: StoredA
         changed = f"Changed arguments: {', '.join(sorted(changes)) or 'none'}."
         log_change(request, job, f"Edited and retried as job #{new.pk}. {changed}")
         log_change(request, new, f"Made from job #{job.pk}. {changed}", ADDITION)
-    values = {"new": new.pk, "old": job.pk, "state": job.state}
+    values = {"new": new.pk, "old": job.pk, "state": word_text(job.state)}
     messages.success(request, _("This is the new job #%(new)s. Job #%(old)s stays %(state)s.") % values)
     say_paused(request, new)
     return int(new.pk)

@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin import private, readonly
-from django_pgqueue.admin.formatting import full_date, shortened
+from django_pgqueue.admin.formatting import full_date, shortened, word_text
 from django_pgqueue.admin.list_filters import search_of
 from django_pgqueue.admin.readonly import DatabaseChangeList
 from django_pgqueue.admin.search_keys import Searched
@@ -148,7 +148,7 @@ class JobChangeList(DatabaseChangeList):
         """The chosen filters: "state dead, queue mail"."""
         chosen = [_("dead letters only")] if issubclass(self.model, DeadJob) else []
         for each in self.filter_specs:
-            values = ", ".join(shortened(str(value)) for value in each.used_parameters.values())
+            values = ", ".join(shortened(word_text(value)) for value in each.used_parameters.values())
             chosen += [f"{each.title} {values}"] if values else []
         return ", ".join(chosen)
 
