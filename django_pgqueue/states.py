@@ -9,8 +9,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from django.utils.translation import gettext_noop
-
 
 class State(StrEnum):
     """State of a job.
@@ -194,16 +192,13 @@ class Need(StrEnum):
 
 
 NEED_TEXTS: Final[dict[Need, str]] = {
-    Need.UNFINISHED: gettext_noop("it has not ended"),
-    Need.WORKFLOW: gettext_noop("another job of its workflow can need it"),
-    Need.COMPENSATION: gettext_noop("its compensations are not all enqueued yet"),
-    Need.ORDER: gettext_noop("it blocks the later jobs of its limit key until you retry, acknowledge or delete it"),
-    Need.SAGA: gettext_noop("earlier steps are compensated only after it: retry or delete it"),
+    Need.UNFINISHED: "it has not ended",
+    Need.WORKFLOW: "another job of its workflow can need it",
+    Need.COMPENSATION: "its compensations are not all enqueued yet",
+    Need.ORDER: "it blocks the later jobs of its limit key until you retry, acknowledge or delete it",
+    Need.SAGA: "earlier steps are compensated only after it: retry or delete it",
 }
-"""The reasons as operators read them. The admin translates them.
-
-A removal at the end of a retention obeys all of them.
-"""
+"""The reasons as operators read them. A removal at the end of a retention obeys all of them."""
 
 KEPT_BY_DELETE: Final = frozenset({Need.WORKFLOW, Need.COMPENSATION})
 """Why `delete()` leaves a finished job. An operator who deletes it takes the decision that ORDER and SAGA wait for.

@@ -29,7 +29,7 @@ from django_pgqueue.display import shortened as shortened
 from django_pgqueue.display import visible as visible
 from django_pgqueue.ground.progress import Progress
 from django_pgqueue.models import Execution, Job
-from django_pgqueue.states import Outcome, Pausable, State, StepKind, StepState
+from django_pgqueue.states import NEED_TEXTS, Need, Outcome, Pausable, State, StepKind, StepState
 
 LABELS: Final = {
     "ready": gettext_lazy("ready"),
@@ -64,8 +64,10 @@ WORDS: Final = {
     Pausable.TASK: gettext_lazy("task"),
     Pausable.LIMIT: gettext_lazy("limit"),
     PAUSED_BY: gettext_lazy("circuit breaker"),
+    NEED_TEXTS[Need.WORKFLOW]: gettext_lazy("another job of its workflow can need it"),
+    NEED_TEXTS[Need.COMPENSATION]: gettext_lazy("its compensations are not all enqueued yet"),
 }
-"""All words of rows, translated."""
+"""All words of rows, and the reasons why a job is kept, translated."""
 MORE: Final = gettext_lazy("Counting stopped here: there can be more.")
 NOT_KNOWN: Final = gettext_lazy("Not known: counting stopped before it found one, or the figure cannot be read.")
 REASON_SHOWN: Final = 200

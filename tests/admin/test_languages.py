@@ -19,6 +19,7 @@ from django.test import Client
 from django.utils import translation
 
 from django_pgqueue import states
+from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.stats.task_descriptions import signature_of_call, summary_of
 from django_pgqueue.tasks import registry
 from tests.admin.test_every_page import FOR_PEOPLE, anna, crawl, names_of, pages, shop, with_times
@@ -34,7 +35,7 @@ UNCHANGED = re.compile(r"%\(\w+\)[sd]|%[sd%]|\{\w*\}|<[^>]*>|&\w+;|^[a-zA-Z](?:[
 WORD = re.compile(r"[A-Za-z]{2,}")
 MARKUP = ("code", "pre", "script", "style", "kbd")
 """Elements whose text is code, a value of a row or a key."""
-ALLOWED = frozenset({"JSON", "MiB", "Search", "UTC", "anna", "ben", "min", "ms"})
+ALLOWED = frozenset({"JSON", "MiB", "Search", "UTC", "anna", "ben", "min", "ms", "postgres"})
 """Names, units, and the text of an image of Django that it does not translate."""
 WORDS_OF_STATES = "|".join(
     each.value
@@ -46,6 +47,8 @@ RAW = re.compile(
     rf"({WORDS_OF_STATES})( \S+)?|[^ ]+ \d+ ({WORDS_OF_STATES})\b.*|.*\b(queue|task|limit) (imports|\w+:\w+)\b.*"
 )
 """A text that is such a value, alone or with a name."""
+CHECK_IDS = frozenset(check.id for check in CHECKS)
+"""The names of the doctor's checks, which are the same in all languages."""
 
 
 def pseudo(text: str) -> str:
@@ -115,7 +118,8 @@ def untranslated(html: str, allowed: set[str]) -> list[str]:
     found = []
     for text in Visible(html).texts:
         words = [word for word in re.findall(r"[^\W\d_]{2,}(?!…)", text) if word.isascii() and word not in allowed]
-        is_plain = any(re.search("[aeiouycns]", word, re.IGNORECASE) for word in words)
+        is_code = text.startswith(("SELECT ", "manage.py ")) or text in CHECK_IDS
+        is_plain = not is_code and any(re.search("[aeiouycns]", word, re.IGNORECASE) for word in words)
         if is_plain or RAW.fullmatch(" ".join(text.split())):
             found.append(" ".join(text.split())[:200])
     return found

@@ -35,7 +35,7 @@ from django_pgqueue.acts.job_changes import ActAudit, ActRun, edited_jobs
 from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.buttons import back_of
-from django_pgqueue.admin.formatting import seen_at, visible
+from django_pgqueue.admin.formatting import seen_at, visible, word_text
 from django_pgqueue.admin.forms import confirmation
 from django_pgqueue.admin.forms.erase_form import ask_what, erase
 from django_pgqueue.admin.forms.form_page import PlaceForm, form_page
@@ -327,7 +327,7 @@ def _why_kept(request: HttpRequest, operation: JobOperation, job: Job) -> str | 
     if operation.act.transition is not TransitionName.DELETE:
         return None
     left = needs_of(connections[databases.chosen(request)], [job.pk]).get(job.pk)
-    return _(NEED_TEXTS[left.need]) if left and left.need in KEPT_BY_DELETE else None
+    return word_text(NEED_TEXTS[left.need]) if left and left.need in KEPT_BY_DELETE else None
 
 
 def act_on_many(
