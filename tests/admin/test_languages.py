@@ -8,21 +8,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from io import StringIO
 from typing import Any
 
 import pytest
 from django.apps import apps
 from django.contrib.admin.models import LogEntry
+from django.core.management import call_command
 from django.db import models
 from django.test import Client
 from django.utils import translation
+from django.utils.translation import trans_real
 
-from django_pgqueue import states
+from django_pgqueue import signals, states
+from django_pgqueue.display import duration, full_date, number
 from django_pgqueue.doctor.catalogue import CHECKS
+from django_pgqueue.models import Job
+from django_pgqueue.stats.answers import Count
 from django_pgqueue.stats.task_descriptions import signature_of_call, summary_of
 from django_pgqueue.tasks import registry
-from tests.admin.test_every_page import FOR_PEOPLE, anna, crawl, names_of, pages, shop, with_times
+from tests.admin.test_every_page import CONSOLE, FOR_PEOPLE, anna, crawl, names_of, pages, shop, with_times
+from tests.app import tasks
 from tests.tools import catalogues
 
 __all__ = ("anna", "shop", "with_times")
@@ -60,12 +69,11 @@ def pseudo(text: str) -> str:
 
 @pytest.fixture
 def pseudo_language(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Translate each text into the pseudo-language."""
-    from django.utils.translation import trans_real
+    """Translate each text into the pseudo-language, unless the active language is English."""
 
     def accented(name: str) -> Callable[..., str]:
         translate = getattr(trans_real, name)
-        return lambda *args: pseudo(translate(*args))
+        return lambda *args: translate(*args) if translation.get_language() == "en" else pseudo(translate(*args))
 
     for name in ("gettext", "ngettext", "pgettext", "npgettext"):
         monkeypatch.setattr(vars(translation)["_trans"], name, accented(name), raising=False)
@@ -123,6 +131,71 @@ def untranslated(html: str, allowed: set[str]) -> list[str]:
         if is_plain or RAW.fullmatch(" ".join(text.split())):
             found.append(" ".join(text.split())[:200])
     return found
+
+
+@pytest.mark.parametrize(
+    ("language", "figures"),
+    [
+        ("en", ["12,345.7", "3.4 s", "10,000+", "2026-11-30 17:51:03"]),
+        ("de", ["12.345,7", "3,4 s", "10.000+", "30.11.2026 17:51:03"]),
+        ("es", ["12\xa0345,7", "3,4 s", "10\xa0000+", "30/11/2026 17:51:03"]),
+        ("fr", ["12\xa0345,7", "3,4\xa0s", "10\xa0000+", "30/11/2026 17:51:03"]),
+        (None, ["12,345.7", "3.4 s", "10,000+", "2026-11-30 17:51:03"]),
+    ],
+)
+@pytest.mark.quick
+def test_numbers_and_dates_have_form_of_language(language: str | None, figures: list[str]) -> None:
+    at = datetime(2026, 11, 30, 17, 51, 3, tzinfo=UTC)
+    with translation.override(language):
+        shown = [
+            number(12345.66, 1),
+            duration(timedelta(seconds=3.4)),
+            str(Count(10_000, is_exact=False)),
+            full_date(at),
+        ]
+    assert shown == figures
+
+
+COMMANDS = ("status", "queues", "tasks", "limits list", "schedules list", "workers", "jobs list", "dead list", "doctor")
+
+
+def test_commands_and_documents_are_english(anna: Client, pseudo_language: None, settings: Any) -> None:
+    """A worker and `run` use the language of the settings: their tasks may write mails in it."""
+    settings.LANGUAGE_CODE = "de"
+    said = StringIO()
+    waiting = Job.objects.filter(state="ready").earliest("pk")
+    for command in (*COMMANDS, f"why {waiting.pk}", f"jobs show {waiting.pk}"):
+        with suppress(SystemExit):
+            call_command("pgqueue", *command.split(), stdout=said)
+    documents = [anna.get(f"{CONSOLE}job/{name}.json").content.decode() for name in ("overview", "queues", "limits")]
+    assert len(said.getvalue()) > 5000
+    assert re.findall(r"[^\n]*[àéîõûý][^\n]*", "\n".join([said.getvalue(), *documents])) == []
+    assert translation.get_language() == "de"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_run_uses_language_of_settings(settings: Any) -> None:
+    settings.LANGUAGE_CODE = "de"
+    languages: list[str | None] = []
+    job = tasks.add.enqueue(1, 2)
+
+    def note(**details: Any) -> None:
+        languages.append(translation.get_language())
+
+    signals.job_succeeded.connect(note)
+    try:
+        call_command("pgqueue", "run", str(job.pk), stdout=StringIO())
+    finally:
+        signals.job_succeeded.disconnect(note)
+    assert languages == ["de"]
+
+
+def test_history_is_english(operator: Client, make_job: Any, settings: Any) -> None:
+    """Not all who read it have the language of who acts."""
+    settings.LANGUAGE_CODE = "de"
+    job = make_job("dead")
+    assert operator.post(f"{CONSOLE}job/{job.pk}/retry/", {"confirmed": "yes"}).status_code == 302
+    assert LogEntry.objects.latest("pk").get_change_message() == "Retry."
 
 
 @pytest.mark.timeout(600)

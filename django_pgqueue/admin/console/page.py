@@ -19,6 +19,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db import Error, connections, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern, path
+from django.utils import translation
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
@@ -109,4 +110,5 @@ class _Encoder(DjangoJSONEncoder):
 
 
 def _json(request: HttpRequest, document: Callable[[HttpRequest, str], Any]) -> HttpResponse:
-    return JsonResponse(document(request, databases.chosen(request)), _Encoder, safe=False)
+    with translation.override("en"):  # programs read it
+        return JsonResponse(document(request, databases.chosen(request)), _Encoder, safe=False)

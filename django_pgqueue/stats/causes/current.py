@@ -16,8 +16,6 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from django.utils import translation
-
 from django_pgqueue.db.statements import clock
 from django_pgqueue.stats.alias import connection_of
 from django_pgqueue.stats.depths import DepthReading
@@ -115,10 +113,9 @@ def latest(database: str | None = None) -> Facts | None:
 
 
 def document_of(facts: Facts, words: Words) -> dict[str, Any]:
-    """Return the figures and the causes as one document for programs, whose sentences are English."""
+    """Return the figures and the causes as one document for programs."""
     figures = {each.name: getattr(facts.overview, each.name) for each in fields(facts.overview)}
-    with translation.override("en"):
-        return {**figures, "read_at": facts.read_at, "causes": causes_of(facts, words)}
+    return {**figures, "read_at": facts.read_at, "causes": causes_of(facts, words)}
 
 
 def forget() -> None:
