@@ -53,6 +53,7 @@ from tests.tools.mutation.mutants_graphs import GRAPHS
 from tests.tools.mutation.mutants_histories import HISTORIES
 from tests.tools.mutation.mutants_history import HISTORY
 from tests.tools.mutation.mutants_job_forms import FORMS
+from tests.tools.mutation.mutants_languages import LANGUAGES
 from tests.tools.mutation.mutants_latency import LATENCY
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
 from tests.tools.mutation.mutants_limit_pages import LIMIT_PAGES
@@ -432,6 +433,7 @@ MUTANTS = [
     *LIMIT_STATS,
     *STATS,
     *TIMELINE,
+    *LANGUAGES,
     *ATTEMPTS,
     *BOUNDS,
     *PRUNING,
