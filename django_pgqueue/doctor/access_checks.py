@@ -214,8 +214,8 @@ def _grants(session: Session) -> Result:
     if data["lacks"]:
         purpose, texts = next(iter(data["lacks"].items()))
         what = PARTLY[purpose] % {"role": role, "privileges": "; ".join(texts)}
-        statements = " ".join(f"GRANT {text} TO {role};" for text in texts)
-        return Result(Level.ERROR, what, f"{fix} {_('Or: %(statements)s') % {'statements': statements}}", data)
+        instead = _("Or: %(statements)s") % {"statements": " ".join(f"GRANT {text} TO {role};" for text in texts)}
+        return Result(Level.ERROR, what, f"{fix} {instead}", data)
     if not allowed:
         what = _("The role %(role)s may neither enqueue jobs nor run or change them.") % {"role": role}
         return Result(Level.WARNING, what, fix, data)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
+from django_pgqueue.display import DAYS, HOURS, MINUTES, SECONDS
+
 if TYPE_CHECKING:
     from .session import Session
 
@@ -154,7 +156,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 def span(seconds: float) -> str:
     """Return a duration in its largest unit: "40 s", "12 min", "3 h", "5 d"."""
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+    for size, text in ((86_400, DAYS), (3600, HOURS), (60, MINUTES)):
         if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+            return str(text % {"number": round(seconds / size)})
+    return str(SECONDS % {"number": round(seconds)})

@@ -198,7 +198,7 @@ def _timeouts(session: Session) -> Result:
         "task": quoted(first["task"]),
         "timeout": f"{first['timeout_seconds']:g}",
         "share": percent(0.05),
-        "seconds": f"{first['p95_seconds']:.1f}",
+        "seconds": number(first["p95_seconds"], 1),
         "timed_out": first["timed_out"],
         "runs": first["executions"],
     }

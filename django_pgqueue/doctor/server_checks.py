@@ -9,6 +9,8 @@ from django.utils.text import get_text_list
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_pgqueue.display import number
+
 from .findings import Level, Result, check, level_of, ok, percent, quoted, span
 from .session import Session
 
@@ -178,8 +180,8 @@ def _clock(session: Session) -> Result:
     level = level_of(least, warning=CLOCK_WARNING_SECONDS, error=CLOCK_ERROR_SECONDS)
     data = {"difference_seconds": round(difference, 3), "uncertainty_seconds": round(uncertainty, 4)}
     what = _("The clock of this host differs from the server's by %(seconds)s s (± %(uncertainty)s s).") % {
-        "seconds": f"{abs(difference):.2f}",
-        "uncertainty": f"{uncertainty:.3f}",
+        "seconds": number(abs(difference), 2),
+        "uncertainty": number(uncertainty, 3),
     }
     fix = _("Synchronize the clocks of this host and of the server by NTP.")
     return Result(level, what, fix if level is not Level.OK else "", data)

@@ -214,7 +214,7 @@ def _replication_slots(session: Session) -> Result:
     slot = next(each for of, each in bad if of is level)
     values = {
         "name": quoted(slot["name"]),
-        "size": f"{slot['held_bytes'] / MIB:,.0f}",
+        "size": number(slot["held_bytes"] / MIB),
         "status": slot["wal_status"],
         "statement": f"SELECT pg_drop_replication_slot({literal(slot['name'])});",
     }

@@ -199,8 +199,8 @@ def _index_bloat(session: Session) -> Result:
         ) % {
             "count": len(bloated),
             "name": worst_of_all["index"],
-            "size": f"{worst_of_all['bytes'] / MIB:,.1f}",
-            "needed": f"{worst_of_all['estimated_bytes'] / MIB:,.1f}",
+            "size": number(worst_of_all["bytes"] / MIB, 1),
+            "needed": number(worst_of_all["estimated_bytes"] / MIB, 1),
         }
         fix = " ".join(f"REINDEX INDEX CONCURRENTLY {each['index']};" for each in bloated)
         return Result(Level.WARNING, what, fix, data)

@@ -213,6 +213,9 @@ def test_page_of_dead_job_links_the_others_that_died_like_it(operator, make_job)
 def test_page_of_dead_job_reads_others_that_died_by_their_index(operator, make_job):
     job = make_job("dead", task_name="app.task1")
     add_execution(job)
+    with connection.cursor() as cursor:  # most dead jobs were acknowledged
+        cursor.execute("UPDATE pgqueue_job SET state = 'dead', acknowledged_at = now() WHERE state = 'succeeded'")
+        cursor.execute("ANALYZE pgqueue_job")
     with CaptureQueriesContext(connection) as captured:
         operator.get(f"/admin/pgqueue/deadjob/{job.pk}/change/")
     [counts] = [query["sql"] for query in captured if "latest_error" in query["sql"]]
@@ -231,8 +234,7 @@ def test_page_of_job_names_arguments_and_links_task_and_queue(operator, make_job
 
 
 def test_page_of_job_hides_arguments_by_name_without_permission(client_of, make_job):
-    job = make_job(task_name=tasks.add.name, arguments={"args": [31], "kwargs": {"b": 47}})
+    job = make_job(task_name=tasks.add.name, arguments={"args": ["zebra"], "kwargs": {"b": "quagga"}})
     text = client_of("view_job").get(f"/admin/pgqueue/job/{job.pk}/change/").content.decode()
-    assert "pgqueue-call" not in text and "47" not in re.sub(
-        r"[0-9]{3,}|#\d+|\d+/", "", text.partition("Arguments")[2][:600]
-    )
+    assert "Arguments" in text
+    assert not re.search("pgqueue-call|zebra|quagga", text)
