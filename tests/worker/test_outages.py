@@ -220,6 +220,19 @@ def test_maintenance_outage_ends_the_round(duties, error):
     assert not duties.has_recovered()
 
 
+@pytest.mark.promise("defect-hourly-duty-of-an-outage")
+def test_maintenance_duty_of_an_outage_is_tried_again_within_seconds(duties):
+    """Otherwise an hourly duty keeps the outage in the log open for an hour, and is an hour late."""
+    duties.duties[0].interval_seconds, duties.error = 3600.0, psycopg.OperationalError("lost")
+    with pytest.raises(psycopg.OperationalError):
+        duties.tick()
+    assert 0 < duties.duties[0].due_at - duties.clock.now <= maintenance_module.OUTAGE_RETRY_SECONDS
+    duties.error = None
+    duties.clock.pass_by(maintenance_module.OUTAGE_RETRY_SECONDS)
+    duties.tick()
+    assert duties.has_recovered() and duties.duties[0].due_at - duties.clock.now > 3000
+
+
 def test_outage_log_no_success_outage_continues(outage_log, health, clock, caplog):
     outage_log.succeeded()
     outage_log.report("fetcher", AWAY)

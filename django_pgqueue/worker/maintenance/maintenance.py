@@ -52,6 +52,8 @@ INTERVAL_FACTOR: Final = 10
 BACKLOG_INTERVAL_FACTOR: Final = 1
 """The factor for a duty that has more to do. 1,000 jobs take 5 to 16 ms to prune, so it prunes 30,000 jobs a second and
 more, and a process finishes 25,000."""
+OUTAGE_RETRY_SECONDS: Final = 4.0
+"""How long a duty waits at most that an outage has interrupted. It is less than `outages.QUIET_SECONDS`."""
 FAILURE_LIMIT_SECONDS: Final = 60.0
 """How long a duty that fails again and again waits at most, unless its interval is longer. After the repair of its
 cause, lost jobs are rescued within this time and the usual one."""
@@ -148,19 +150,27 @@ class Maintenance(Service):
                     self._run_duty(duty)
                 except BaseException as error:  # code of the application may raise SystemExit here too
                     if concerns_all_statements(error):
+                        self._try_soon(duty)
                         raise
                     self._note_failure(duty, error)
         return max(0.0, min(duty.due_at for duty in self.duties) - time.monotonic())
 
     def has_recovered(self) -> bool:
-        """Return whether no duty has failed because of an outage. Such a duty is next tried after its interval."""
+        """Return whether no duty has failed because of an outage. Such a duty is tried again within seconds."""
         return not self._failed
+
+    def _try_soon(self, duty: Duty) -> None:
+        """Try a duty again soon after an outage, also an hourly one: the outage is over when it works.
+
+        Not at once: a duty that loses its connection each time must not keep the others from their turns.
+        """
+        longest = min(duty.interval_seconds, OUTAGE_RETRY_SECONDS)
+        duty.due_at = time.monotonic() + longest * random.uniform(0.5, 1)  # noqa: S311 -- as in _postpone
 
     def _run_duty(self, duty: Duty) -> None:
         self.progressed()
         began, self._waited_seconds = time.monotonic(), 0.0
-        # In case of a failure. Its duration is no measure: the duty may have waited for a server that is down.
-        self._postpone(duty, took_seconds=0.0)
+        self._postpone(duty, took_seconds=0.0)  # in case of a failure, whose duration is no measure
         self._failed.add(duty.name)
         has_more = duty.function()
         self._failed.discard(duty.name)

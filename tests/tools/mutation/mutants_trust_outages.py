@@ -8,6 +8,13 @@ LATE = ("tests/concurrency/test_late_claims.py",)
 
 TRUST_OUTAGES = [
     Mutant(
+        "an hourly duty that an outage has interrupted waits for an hour",
+        old="                        self._try_soon(duty)\n",
+        new="",
+        inside="Maintenance.tick",
+        tests=("tests/worker/test_outages.py",),
+    ),
+    Mutant(
         "a lease that has ended is lost at once",
         old="if self._seconds - since >= observed_seconds",
         new="if True",
