@@ -14,6 +14,17 @@ from django_pgqueue.stats import rollup_queries
 
 from .alias import connection_of
 
+# The jobs that died last in a period.
+NEWEST_DEAD: Final = """FROM (
+    SELECT id, task_name, finished_at
+    FROM pgqueue_job
+    WHERE state = 'dead' AND finished_at IS NOT NULL AND acknowledged_at IS NULL
+      AND finished_at >= %(since)s AND finished_at < %(until)s
+    ORDER BY finished_at DESC
+    LIMIT %(limit)s
+) AS dead
+"""
+
 # Group the dead jobs that died last in a period by task and exception class of their latest execution.
 #
 # Index: pgqueue_job_dead for the jobs, pgqueue_execution_job for the latest execution of each
@@ -22,15 +33,7 @@ DEAD_GROUPS: Final = """/* pgqueue:dead_groups */
 SELECT dead.task_name, coalesce(latest.exception_class, '') AS exception_class,
        count(*), min(dead.finished_at), max(dead.finished_at),
        (array_agg(dead.id ORDER BY dead.finished_at DESC, dead.id DESC))[1:%(sample)s::integer]
-FROM (
-    SELECT id, task_name, finished_at
-    FROM pgqueue_job
-    WHERE state = 'dead' AND finished_at IS NOT NULL AND acknowledged_at IS NULL
-      AND finished_at >= %(since)s AND finished_at < %(until)s
-    ORDER BY finished_at DESC
-    LIMIT %(limit)s
-) AS dead
-LEFT JOIN LATERAL (
+""" + NEWEST_DEAD + """LEFT JOIN LATERAL (
     SELECT execution.exception_class
     FROM pgqueue_execution AS execution
     WHERE execution.job_id = dead.id
@@ -39,7 +42,7 @@ LEFT JOIN LATERAL (
 ) AS latest ON true
 GROUP BY 1, 2
 ORDER BY 3 DESC, 1, 2
-"""
+"""  # fmt: skip # noqa: S608 -- all parts are literals of this package
 
 # Skip the dead jobs that a limit allows, latest first, and return when the next one died. Without it, return no row.
 #
@@ -61,15 +64,7 @@ LIMIT 1
 # Cost:  as DEAD_GROUPS, and the first 200 characters of the message of each job of the group
 DEAD_MESSAGES: Final = """/* pgqueue:dead_messages */
 SELECT latest.shape, count(*), min(dead.finished_at), max(dead.finished_at), max(dead.id)
-FROM (
-    SELECT id, task_name, finished_at
-    FROM pgqueue_job
-    WHERE state = 'dead' AND finished_at IS NOT NULL AND acknowledged_at IS NULL
-      AND finished_at >= %(since)s AND finished_at < %(until)s
-    ORDER BY finished_at DESC
-    LIMIT %(limit)s
-) AS dead
-CROSS JOIN LATERAL (
+""" + NEWEST_DEAD + """CROSS JOIN LATERAL (
     SELECT exception_class, """ + MESSAGE_SHAPE + """ AS shape
     FROM pgqueue_execution
     WHERE job_id = dead.id
