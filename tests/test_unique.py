@@ -6,8 +6,10 @@ from datetime import timedelta
 
 import pytest
 from django.db import transaction
+from django.utils import timezone
 
 from django_pgqueue import DuplicateJob, InvalidTask, JobGone, signals
+from django_pgqueue.enqueue.copies import task_like
 from django_pgqueue.lifecycle import unique as lifecycle_unique
 from django_pgqueue.models import Job
 from django_pgqueue.task import Task
@@ -34,6 +36,10 @@ def unique(**options):
         ({"unique_key": "x" * 201}, "1 to 200 printable"),
         ({"unique_key": "a\nb"}, "1 to 200 printable"),
         ({"unique_key": 7}, "a string or a function"),
+        ({"unique_key": "add:{nubmer}"}, "unique_key 'nubmer' is not an argument .* did you mean 'a'|name arguments"),
+        ({"unique_key": "add:{"}, "unique_key is not a template: .*Write {{ and }}"),
+        ({"unique_key": "add:{a.real}"}, "not {a.real}: use a function for others, and write {{ and }}"),
+        ({"unique_key": "add:{a!x}"}, "unique_key converts 'a' by !x"),
         ({"unique_while": "running"}, "or a period of more than 0 seconds"),
         ({"unique_while": 0}, "more than 0 seconds"),
         ({"unique_while": None}, "more than 0 seconds"),
@@ -55,6 +61,50 @@ def test_enqueue_invalid_key_from_function_adds_no_job(key, error):
     with pytest.raises(error, match="unique_key"):
         unique(unique_key=lambda number, b=0: key).enqueue_many([((1,), {})])
     assert not Job.objects.exists()
+
+
+def test_unique_key_is_a_template_of_the_arguments():
+    """Taken literally, it would be one key, and all calls but the first would be lost."""
+    task = unique(unique_key="add:{a}:{b:03}")
+    jobs = [task.enqueue(1), task.enqueue(2), task.enqueue(a=2, b=0)]
+    assert [job.is_duplicate for job in jobs] == [False, False, True]
+    task.enqueue_many([((3,), {"b": 4})])
+    keys = list(Job.objects.order_by("pk").values_list("unique_key", flat=True))
+    assert keys == ["add:1:000", "add:2:000", "add:3:004"]
+
+
+def test_braces_of_a_unique_key_are_doubled():
+    assert unique(unique_key="{{a}}").enqueue(1).unique_key == "{a}"
+    assert tasks.add.using(unique_key="{{a}}:{a}").enqueue(1, 2).unique_key == "{a}:1"
+    with pytest.raises(InvalidTask, match="unique_key 'order' is not an argument"):
+        tasks.add.using(unique_key="note: {order}")
+
+
+@pytest.mark.parametrize(
+    ("key", "call", "words"),
+    [
+        ("{a}", {}, "has no argument 'a' for the unique key: pass it"),
+        ("{a:d}", {"a": "one"}, "the unique key does not fit"),
+        ("{a}", {"a": "\n"}, "1 to 200 printable"),
+    ],
+)
+def test_call_that_does_not_fit_the_unique_key_adds_no_job(key, call, words):
+    task = Task(func=tasks.noop.func, name=tasks.noop.name, unique_key=key)
+    with pytest.raises(ValueError, match=words):
+        task.enqueue(**call)
+    assert not Job.objects.exists()
+
+
+def test_unique_key_names_no_sensitive_argument():
+    with pytest.raises(InvalidTask, match="'a' is a sensitive argument, and unique keys are stored as plain text"):
+        unique(unique_key="add:{a}", sensitive={"a"})
+
+
+def test_copy_of_a_job_keeps_a_key_with_braces():
+    job = tasks.add.using(unique_key="{{a}}").enqueue(1, 2)
+    Job.objects.filter(pk=job.pk).update(state="dead", finished_at=timezone.now())
+    dead = Job.objects.get(pk=job.pk)
+    assert task_like(tasks.add, dead, {}, "default").unique_key == "{{a}}"
 
 
 def test_enqueue_duplicate_key_returns_existing_job(django_assert_num_queries):

@@ -18,6 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db.models import OuterRef
 from django.db.models.functions import JSONObject
 
+from django_pgqueue.declared.key_templates import escaped, reads_arguments
 from django_pgqueue.durations import seconds
 from django_pgqueue.exceptions import CannotDecode
 from django_pgqueue.ground.envelope import EncodedValue
@@ -183,13 +184,13 @@ def _task_of(job: Job, backend: str, history: list[dict[str, Any]]) -> Task[Any,
         "headers": job.headers if isinstance(job.headers, dict) else None,
     }
     if job.unique_key is not None:
-        row["unique_key"] = job.unique_key
+        row["unique_key"] = escaped(job.unique_key)
     if known is not None and known.adapter is not None:
         if job.max_attempts != known.max_attempts:
             row["max_attempts"] = job.max_attempts
         if _is_expiry_of(job, known.expires):
             row["expires"] = known.expires
-        if callable(known.unique_key):
+        if reads_arguments(known.unique_key):
             row["unique_key"] = known.unique_key
         return _copy_with(known.adapter.task, row)
     task_class: Any = task_backends[backend].task_class

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from string import Formatter
 from typing import Any, Final, Literal, NamedTuple
 
 from django.utils.crypto import salted_hmac
@@ -19,11 +18,10 @@ from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.ground.lazy_strings import lazy_problems
 
 from .breakers import Breaker
+from .key_templates import names_in, template_problems
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}", re.ASCII)
 RATE: Final = re.compile(r"([0-9]{1,9})/([0-9]{0,6})([smhd])", re.ASCII)
-CONVERSIONS: Final = "sra"
-"""The letters that `str.format()` accepts after a `!`."""
 UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MAX_NUMBER: Final = 1_000_000_000
 """Maximum of all numbers of a limit: weights and their sums must fit the columns."""
@@ -113,7 +111,7 @@ class Limit:
             for problem in check(self):
                 raise InvalidTask(f"limit {self.name!r}: {problem}")
         object.__setattr__(self, "interval_seconds", None if self.rate is None else interval_seconds(self.rate))
-        object.__setattr__(self, "argument_names", tuple(_argument_names(self.key)))
+        object.__setattr__(self, "argument_names", names_in(self.key) if isinstance(self.key, str) else ())
 
     def __str__(self) -> str:
         """Return the name and what differs from the defaults, for operators."""
@@ -232,42 +230,11 @@ def _key_problems(limit: Limit) -> Iterator[str]:
     if not isinstance(key, str):
         yield f"key must be a template or a function of the arguments, not {key!r}"
         return
-    try:
-        names = list(_argument_names(key))
-    except ValueError as error:
-        yield f"key {key!r} is not a template: {error}. Write {{{{ and }}}} for braces"
-        return
-    yield from _conversion_problems(key)
-    for name in names:
-        if not name.isidentifier():
-            yield f"key {key!r} can contain names of arguments in braces, not {{{name}}}: use a function for others"
-    if not names:
+    problem = ""
+    for problem in template_problems(f"key {key!r}", key):
+        yield problem
+    if not problem and not names_in(key):
         yield f"key {key!r} names no argument, so all jobs have one key: remove it, or write {{argument}}"
-
-
-def _conversion_problems(key: str) -> Iterator[str]:
-    """Yield the problems of conversions, with which each enqueue would fail."""
-    for _, name, form, conversion in Formatter().parse(key):
-        if not conversion:
-            continue
-        if conversion not in CONVERSIONS:
-            yield f"key {key!r} converts {name!r} by !{conversion}, which does not exist: use !s, !r, !a or none"
-            continue
-        try:
-            format("", form or "")
-        except ValueError as error:
-            yield f"key {key!r} formats the text {{{name}!{conversion}}} as {form!r}: {error}"
-
-
-def _argument_names(key: LimitKey | None) -> Iterator[str]:
-    """Yield the fields of a template. Raise `ValueError` if it is not a template."""
-    if not isinstance(key, str):
-        return
-    for _, name, form, _ in Formatter().parse(key):
-        if name is not None:
-            yield name
-        if form and ("{" in form or "}" in form):
-            raise ValueError(f"a field within {{{name}:…}}")
 
 
 def _rate_problems(limit: Limit) -> Iterator[str]:

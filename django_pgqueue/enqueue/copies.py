@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django_pgqueue.declared.chunks import is_chunk_key
+from django_pgqueue.declared.key_templates import escaped, reads_arguments
 from django_pgqueue.declared.limits import CallLimit, name_of
 from django_pgqueue.encoding.headers import encode_headers
 
@@ -41,12 +42,12 @@ def task_like(task: T, job: Job, headers: Mapping[str, Any] | None, database: st
 
 def _uniqueness(task: TaskDefinition, job: Job) -> dict[str, Any]:
     """Return the options of the copy's key: the key of the job, unless the task makes keys from the arguments."""
-    if callable(task.unique_key) or (job.unique_key is None and task.unique_key is not None):
+    if reads_arguments(task.unique_key) or (job.unique_key is None and task.unique_key is not None):
         return {"on_conflict": "skip"}
     if job.unique_key is None:
         return {}
     unique_while = "ready" if job.unique_ready_only else "ready+running"
-    return {"unique_key": job.unique_key, "unique_while": unique_while, "on_conflict": "skip"}
+    return {"unique_key": escaped(job.unique_key), "unique_while": unique_while, "on_conflict": "skip"}
 
 
 def _keeps_limit(task: TaskDefinition, job: Job) -> bool:

@@ -18,6 +18,7 @@ from django.utils.connection import ConnectionDoesNotExist
 from django_pgqueue import middleware
 from django_pgqueue.db.transactions import open_transaction_elsewhere
 from django_pgqueue.declared.chunks import chunk_key
+from django_pgqueue.declared.key_templates import filled, names_in
 from django_pgqueue.declared.limits import CallLimit, Limit, key_problems, weight_problems
 from django_pgqueue.durations import seconds
 from django_pgqueue.encoding.headers import encode_headers
@@ -150,13 +151,16 @@ def key_of(task: TaskDefinition, decode: Callable[[], CallArguments]) -> str | N
     The task's function gets the arguments as the task would get them, with primary keys instead of rows: `decode`
     returns them.
 
-    Raises `TypeError` or `ValueError` if the task's function returns an invalid key. Errors of that function pass
-    through.
+    Raises `TypeError` or `ValueError` if the task's function returns an invalid key, or if the call does not fit the
+    template of the key. Errors of that function pass through.
     """
-    if task.unique_key is None or isinstance(task.unique_key, str):
-        return task.unique_key
-    args, kwargs = decode()
-    key = task.unique_key(*args, **kwargs)
+    if task.unique_key is None:
+        return None
+    if isinstance(task.unique_key, str):
+        key: str | None = _filled(task, task.unique_key, "the unique key", decode)
+    else:
+        args, kwargs = decode()
+        key = task.unique_key(*args, **kwargs)
     for problem in lazy_problems("the value of unique_key", key):
         raise TypeError(f"{task.name}: {problem}")
     if key is not None and not isinstance(key, str):
@@ -201,7 +205,9 @@ def _limit_key_of(task: TaskDefinition, limit: Limit, args: Sequence[Any], kwarg
     if limit.key is None:
         return limit.name
     if isinstance(limit.key, str):
-        value: object = _formatted(task, limit, limit.key, args, kwargs)
+        value: object = _filled(
+            task, limit.key, f"the key {limit.key!r} of limit {limit.name!r}", lambda: (args, kwargs)
+        )
     else:
         value = limit.key(*args, **kwargs)
         if value is None:
@@ -217,23 +223,19 @@ def _limit_key_of(task: TaskDefinition, limit: Limit, args: Sequence[Any], kwarg
     return key
 
 
-def _formatted(
-    task: TaskDefinition, limit: Limit, template: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> str:
-    """Return the template of a key with the arguments of a call, or the defaults of the function."""
+def _filled(task: TaskDefinition, template: str, what: str, decode: Callable[[], CallArguments]) -> str:
+    """Return the template of a key with the arguments of a call, or the defaults of the function.
+
+    An error does not quote a unique key, which `using()` can have made of arguments.
+    """
+    if not names_in(template):
+        return template.format()
     parameters = list(task.signature.parameters.values())[task.takes_context :]
     defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
-    values = {**defaults, **_by_name(task, args, kwargs)}
-    for name in limit.argument_names:
-        if name not in values:
-            raise ValueError(
-                f"{task.name}: the call has no argument {name!r} for the key {template!r} of limit {limit.name!r}: "
-                "pass it, or use a function as key"
-            )
     try:
-        return template.format_map(values)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{task.name}: the key {template!r} of limit {limit.name!r} does not fit: {error}") from error
+        return filled(template, {**defaults, **_by_name(task, *decode())}, what)
+    except ValueError as error:
+        raise ValueError(f"{task.name}: {error}") from error.__cause__
 
 
 def _weight_of(task: TaskDefinition, limit: Limit, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:

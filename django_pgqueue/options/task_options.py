@@ -58,8 +58,8 @@ class CallOptions(TypedDict, total=False):
     max_attempts: int | None
     """Maximum attempts of a job, 1 to 1000. None uses `PGQUEUE["MAX_ATTEMPTS"]`."""
     unique_key: UniqueKey | None
-    """Key that at most one job has at a time: a string, or a function of the call's arguments that returns a string, or
-    None for a job without a key."""
+    """Key that at most one job has at a time: a template such as "order:{order_id}", or a function of the call's
+    arguments that returns a string, or None for a job without a key."""
     limit: Limit | None
     """How many jobs run at a time, or start in a period, for each key, over all workers: `Limit(…)`. None: no limit."""
 

@@ -17,6 +17,7 @@ from django.conf import settings
 
 from django_pgqueue.db.fields import aware
 from django_pgqueue.declared.chunks import MAX_WAIT_SECONDS
+from django_pgqueue.declared.key_templates import template_problems
 from django_pgqueue.declared.limits import Limit
 from django_pgqueue.durations import seconds
 from django_pgqueue.exceptions import InvalidTask
@@ -254,6 +255,7 @@ def unique_key_problems(option: str, value: Any) -> Iterator[str]:
     """Yield the problem of a unique key, or a function that returns one."""
     if isinstance(value, str):
         yield from wrong_key(value)
+        yield from template_problems(option, value)
     elif not callable(value):
         yield f"{option} must be a string or a function of the arguments, not {value!r}"
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from django_pgqueue import middleware, signals
 from django_pgqueue.db.statements import Connection
+from django_pgqueue.declared.key_templates import reads_arguments
 from django_pgqueue.encoding.serialization import decode_arguments
 from django_pgqueue.enqueue.new_job import new_job, row_of
 from django_pgqueue.exceptions import InvalidTask
@@ -112,7 +113,7 @@ def next_job(connection: Connection, schedule: Scheduled, application: Applicati
     if (options.queue_name, options.priority) != (task.queue_name, task.priority):
         with suppress(InvalidTask):  # newer code has stored a queue that this process does not accept
             task = replace(task, queue_name=options.queue_name, priority=options.priority)
-    needs_arguments = task.search or task.has_limit_key or callable(task.unique_key)
+    needs_arguments = task.search or task.has_limit_key or reads_arguments(task.unique_key)
     arguments = schedules.arguments_of(connection, schedule) if needs_arguments else ""
     code = _ProjectCode(task, schedule, connection.alias, options, arguments)
     if needs_arguments or middleware.is_used():

@@ -16,6 +16,7 @@ from typing import Any
 
 from django_pgqueue.arguments.plan import CallArguments, CallPlan, call_plan, new_plan
 from django_pgqueue.declared.chunks import called_with_one
+from django_pgqueue.declared.key_templates import names_in
 from django_pgqueue.declared.retry import as_backoff, delay_after
 from django_pgqueue.durations import seconds
 from django_pgqueue.exceptions import InvalidTask, Retry
@@ -194,7 +195,7 @@ def _validate(task: TaskDefinition) -> None:
         _option_problems,
         _sensitive_problems,
         _search_problems,
-        _limit_problems,
+        _key_problems,
         _chunk_problems,
         _combination_problems,
     )
@@ -244,9 +245,11 @@ def _search_problems(task: TaskDefinition) -> Iterator[str]:
     yield from _stored_name_problems(task, "search", "search keys", task.search)
 
 
-def _limit_problems(task: TaskDefinition) -> Iterator[str]:
+def _key_problems(task: TaskDefinition) -> Iterator[str]:
     if task.limit is not None:
         yield from _stored_name_problems(task, "the key of limit", "limit keys", task.limit.argument_names)
+    if isinstance(task.unique_key, str):
+        yield from _stored_name_problems(task, "unique_key", "unique keys", names_in(task.unique_key))
 
 
 def _chunk_problems(task: TaskDefinition) -> Iterator[str]:

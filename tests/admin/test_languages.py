@@ -181,7 +181,7 @@ def test_commands_and_documents_are_english(anna: Client, pseudo_language: None,
     for command in (*COMMANDS, f"why {waiting.pk}", f"jobs show {waiting.pk}"):
         with suppress(SystemExit):
             call_command("pgqueue", *command.split(), stdout=said)
-    documents = [anna.get(f"{CONSOLE}job/{name}.json").content.decode() for name in ("overview", "queues", "limits")]
+    documents = [str(anna.get(f"{CONSOLE}job/{name}.json").json()) for name in ("overview", "queues", "limits")]
     assert len(said.getvalue()) > 5000
     assert re.findall(r"[^\n]*[àéîõûý][^\n]*", "\n".join([said.getvalue(), *documents])) == []
     assert translation.get_language() == "de"

@@ -25,6 +25,7 @@ from django_pgqueue.admin.navigation import address_for, page_url, redirect_to
 from django_pgqueue.admin.pause_admin import pauses_on
 from django_pgqueue.db.fields import aware
 from django_pgqueue.db.queue_databases import queue_aliases
+from django_pgqueue.declared.key_templates import reads_arguments
 from django_pgqueue.enqueue.new_job import alias_of
 from django_pgqueue.lifecycle import audit
 from django_pgqueue.task import Task
@@ -77,7 +78,7 @@ def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpR
         text = _("No task is registered under the name %s.") % shortened(task_name)
         messages.error(request, text)
         return redirect_to(request, "job_changelist")
-    if callable(task.unique_key) and not private.may_view(request):
+    if reads_arguments(task.unique_key) and not private.may_view(request):
         text = _("You cannot enqueue %(task)s: the answer would say whether a job with these arguments exists.")
         messages.error(request, f"{text % {'task': shortened(task.name)}} {private.NO_PERMISSION}")
         return redirect_to(request, "job_changelist")

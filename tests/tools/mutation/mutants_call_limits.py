@@ -20,7 +20,7 @@ CALL_LIMITS = [
     ),
     *of_tests(
         ("tests/test_call_limits.py",),
-        Mutant("the function's default is not used", "{**defaults, **_by_name", "{**_by_name", inside="_formatted"),
+        Mutant("the function's default is not used", "{**defaults, **_by_name", "{**_by_name", inside="_filled"),
         Mutant("a weight is not checked", "in weight_problems(limit, weight)", "in ()", inside="_weight_of"),
         Mutant("a key is not checked", "in key_problems(key)", "in ()", inside="_limit_key_of"),
         Mutant(

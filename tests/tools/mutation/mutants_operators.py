@@ -424,7 +424,7 @@ UNSEEN = [
     ),
     Mutant(
         "the form of Enqueue reveals unique keys",
-        "if callable(task.unique_key) and not private.may_view(request):",
+        "if reads_arguments(task.unique_key) and not private.may_view(request):",
         "if False:",
         inside="enqueue_view",
         tests=("tests/admin/test_enqueue_form.py",),

@@ -114,8 +114,22 @@ TRUST_CALLS = [
         "a limit key may convert its argument by an unknown letter",
         old="if conversion not in CONVERSIONS:",
         new="if False:",
-        inside="limits._conversion_problems",
+        inside="key_templates._conversion_problems",
         tests=("tests/test_limit_declarations.py",),
+    ),
+    Mutant(
+        "the template of a unique key is a key",
+        old='key: str | None = _filled(task, task.unique_key, "the unique key", decode)',
+        new="key = task.unique_key",
+        inside="new_job.key_of",
+        tests=("tests/test_unique.py",),
+    ),
+    Mutant(
+        "a copy of a job takes its unique key for a template",
+        old="escaped(job.unique_key)",
+        new="job.unique_key",
+        inside="copies._uniqueness",
+        tests=("tests/test_unique.py",),
     ),
     Mutant(
         "a lazy string is a value like others",
