@@ -37,7 +37,7 @@ Directives: a task raises one to choose how its attempt ends. They are not error
 from datetime import timedelta
 from typing import Any, overload
 
-from .durations import Duration, seconds
+from .durations import Duration, from_text, seconds
 
 
 class QueueError(Exception):
@@ -177,7 +177,7 @@ class Retry(Directive):
         reason: Error text of the attempt.
 
     Raises:
-        TypeError: `after` is not a duration, or `reason` is not a string.
+        TypeError: `after` is not a duration, `reason` is not a string, or a text such as "10m" stands first.
         ValueError: `after` is negative or longer than 100 years.
 
     Example::
@@ -203,6 +203,8 @@ def _delay_and_reason(
 ) -> tuple[Duration | None, str]:
     """Return the arguments of `Retry`, which takes a delay or a reason first."""
     example = "write Retry(60, 'busy')"
+    if meant := from_text(first):
+        raise TypeError(f"Retry({first!r}) has a reason and no delay: write Retry({meant}), or Retry(reason=…)")
     if isinstance(first, str) and reason is None:
         reason = first
     elif first is not None:
