@@ -104,11 +104,13 @@ class Searched(NamedTuple):
 def search(request: HttpRequest, alias: str, typed: str) -> Searched:
     """Return the jobs that a text in the search box means: by number, by a search key, or by the value of any key.
 
-    Runs at most two read-only statements.
+    A text such as `:4711` is only a value. Runs at most two read-only statements.
     """
+    is_value = typed.startswith(":") and len(typed) > 1
+    typed = typed[1:] if is_value else typed
     digits = typed.removeprefix("#")
-    is_number = digits.isascii() and digits.isdigit()
-    number = number_of(typed)
+    is_number = not is_value and digits.isascii() and digits.isdigit()
+    number = number_of(typed) if is_number else None
     numbered = [] if number is None else [number]
     names = declared_names()
     if is_number and (typed != digits or not names):

@@ -47,7 +47,7 @@ def pgqueue_figures(context: Mapping[str, Any]) -> dict[str, Any]:
 def pgqueue_causes(context: Mapping[str, Any]) -> dict[str, Any]:
     """Show what is wrong with the queue, if the user may view jobs. A database that does not answer breaks no page."""
     from django_pgqueue.admin import databases
-    from django_pgqueue.admin.console.causes import found_causes
+    from django_pgqueue.admin.console.causes import cause_rows, found_causes
     from django_pgqueue.admin.navigation import allowed_url
 
     request = context.get("request")
@@ -60,7 +60,8 @@ def pgqueue_causes(context: Mapping[str, Any]) -> dict[str, Any]:
     except (Error, Http404):
         return {}
     more = len(causes) - CAUSES_SHOWN
-    return {"causes": causes[:CAUSES_SHOWN], "more": more, "overview_url": allowed_url(request, "overview")}
+    rows = cause_rows(request, causes[:CAUSES_SHOWN])
+    return {"causes": rows, "more": more, "overview_url": allowed_url(request, "overview")}
 
 
 @register.filter

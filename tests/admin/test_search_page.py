@@ -12,11 +12,13 @@ from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
+from django_pgqueue import Limit
 from django_pgqueue.admin.console import search as search_page
 from django_pgqueue.admin.navigation import PLACES
 from django_pgqueue.job_search import search as job_search
-from django_pgqueue.models import Job, Worker
+from django_pgqueue.models import Job, Rollup, Worker
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 from tests.admin.conftest import JobMaker, add_execution
@@ -76,6 +78,10 @@ def test_number_that_is_a_value_too_shows_both(operator: Client, bill: Any, make
     assert section.results[0].text == "2 jobs with this search key"
     assert listed(operator, section.results[0].url) == keyed
     assert operator.get(PAGE, {"q": f"#{job.pk}"}).status_code == 302
+    [section] = [
+        each for each in operator.get(PAGE, {"q": str(job.pk)}).context["sections"] if each.title == "Search key"
+    ]
+    assert listed(operator, section.results[0].url) == keyed, "the job that has this number is not among them"
 
 
 def test_parts_of_names_find_tasks_queues_and_workers(operator: Client, bill: Any, make_job: JobMaker) -> None:
@@ -192,3 +198,50 @@ def test_number_of_queries_does_not_grow_with_the_results(operator: Client, bill
         counts.append(len(queries))
         assert [str(section.title) for section in sections] == SECTIONS
     assert counts[0] == counts[1] <= 14
+
+
+def test_exception_classes_are_found(operator: Client, make_job: JobMaker) -> None:
+    starts_at = timezone.now().replace(second=0, microsecond=0)
+    of_minute = {"span": "minute", "starts_at": starts_at, "queue_name": "q", "task_name": "t"}
+    empty: dict[str, Any] = {f"{kind}_{part}": [] for kind in ("wait", "run") for part in ("buckets", "counts")}
+    Rollup.objects.create(**of_minute, **empty, exception_class="shop.CarrierDown", dead=1)
+    job = make_job("dead")
+    add_execution(job, exception_class="shop.CarrierDown")
+    assert results(operator, "carrierdown")["Exception classes"] == ["shop.CarrierDown"]
+    [section] = operator.get(PAGE, {"q": "CarrierDown"}).context["sections"]
+    [found] = section.results
+    assert listed(operator, found.url) == [job.pk]
+    assert all(operator.get(url).status_code == 200 for _, url in found.links)
+
+
+def test_limits_and_keys_are_found(
+    operator: Client, client_of: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key leads to its row, if the user may see it."""
+    limited: Any = Task(func=tasks.add.func, name="shop.call", limit=Limit("payments", key="{a}", concurrency=1))
+    monkeypatch.setattr(registry, "_tasks", {limited.name: limited})
+    monkeypatch.setattr(registry, "_limits", None)
+    limited.enqueue(7)
+    assert results(operator, "PAY") == {"Limits": ["payments"]}
+    [section] = operator.get(PAGE, {"q": "payments:7"}).context["sections"]
+    assert [each.text for each in section.results] == ["payments:7"]
+    assert "payments:7" in unescape(operator.get(section.results[0].url).content.decode())
+    User.objects.update(username="before")
+    assert results(client_of("view_job"), "payments:7") == {}
+    assert "payments" in suggested(operator, "pay")
+    registry._limits = None
+
+
+def test_number_that_the_user_may_not_look_up_as_a_value_leads_to_no_page(
+    client_of: Callable[..., Client], bill: Any, make_job: JobMaker
+) -> None:
+    """The job with this number is hardly the one that a user means who types the number of a customer."""
+    job = make_job()
+    page = client_of("view_job").get(PAGE, {"q": str(job.pk)})
+    assert [str(section.title) for section in page.context["sections"]] == ["Jobs"]
+    assert "type a key in full" in unescape(page.content.decode())
+
+
+def test_worker_is_found_by_its_release(operator: Client) -> None:
+    Worker.objects.create(hostname="web-1", pid=7, version="1", concurrency=1, release="2026.11-rc1")
+    assert results(operator, "11-RC") == {"Workers": ["web-1, process 7"]}

@@ -1,8 +1,8 @@
 """The page *Search*: what a text can mean that a user has typed into the search box above every page of the console.
 
-The text is looked for as the number of a job, as a search key or its value, in the names of tasks, queues and workers,
-and in the error messages of dead jobs. Each result leads to a page or a list whose acts take exactly these jobs. The
-number of a job alone leads to its page at once.
+The text is looked for as the number of a job, as a search key or its value, in the names of tasks, queues, limits,
+workers and exception classes, and in the error messages of dead jobs. Each result leads to a page or a list whose acts
+take exactly these jobs. The number of a job alone leads to its page at once.
 
 The page does not search what the user may not see, and says so. The cost is bounded: about ten statements, each of
 which reads a bounded number of rows.
@@ -22,7 +22,8 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_pgqueue import stats
 from django_pgqueue.admin import private, readonly, search_keys
 from django_pgqueue.admin.formatting import shortened, visible, word_text
-from django_pgqueue.admin.navigation import page_url, redirect_to
+from django_pgqueue.admin.navigation import limit_url, page_url, redirect_to
+from django_pgqueue.declared.limits import has_value, name_of
 from django_pgqueue.display import number
 from django_pgqueue.job_search import Filters, find
 from django_pgqueue.models import Job
@@ -39,6 +40,7 @@ SHORTEST_MESSAGE: Final = 3
 """Characters of a text that is searched in error messages. Nearly every message contains a shorter one."""
 SHOWN: Final = 20
 """Names and workers that are shown."""
+WEEK_SECONDS: Final = 7 * 86_400.0
 COMPLETIONS: Final = 20
 """Suggestions of the search box."""
 
@@ -67,11 +69,18 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any] | HttpResponse:
     job = _job(alias, typed)
     if job is not None and typed.startswith("#"):
         return redirect_to(request, "job_change", job.pk)
-    others = [_with_key(request, typed, found), *_names(request, alias, typed), _workers(request, alias, typed)]
-    if job is not None and not any(section.results for section in others):
+    others = [
+        _with_key(request, typed, found),
+        *_names(request, alias, typed),
+        _limits(request, typed),
+        _workers(request, alias, typed),
+    ]
+    # A value that was not searched may be what the user means, so a note about it is shown.
+    is_all = private.may_view(request) or not found.note
+    if job is not None and is_all and not any(section.results for section in others):
         return redirect_to(request, "job_change", job.pk)
     jobs = SearchSection(_("Jobs"), [] if job is None else [_result_of(request, job)])
-    sections = [jobs, *others, _messages(request, alias, typed)]
+    sections = [jobs, *others, _classes(request, alias, typed), _messages(request, alias, typed)]
     return {
         "typed": typed,
         "sections": [section for section in sections if section.results],
@@ -108,7 +117,8 @@ def _with_key(request: HttpRequest, typed: str, found: search_keys.Searched) -> 
         )
     else:
         text = ngettext("%(count)s job with this search key", "%(count)s jobs with this search key", count)
-    results = [SearchResult(text % values, page_url(request, "job_changelist", q=typed))] if count else []
+    term = f":{typed}" if found.names else typed  # without the job that has this number
+    results = [SearchResult(text % values, page_url(request, "job_changelist", q=term))] if count else []
     return SearchSection(_("Search key"), results, found.note)
 
 
@@ -141,15 +151,38 @@ def _of_name(request: HttpRequest, name: str, parameter: str, url: str) -> Searc
     return SearchResult(visible(shortened(name)), jobs, ((_("Dead letters"), dead), (_("Details"), url)))
 
 
+def _limits(request: HttpRequest, typed: str) -> SearchSection:
+    """Return the limits whose names contain the text, and the limit key that the text is."""
+    names = _containing(typed, registry.limits())
+    results = [SearchResult(name, limit_url(request, name)) for name in names]
+    if has_value(typed) and name_of(typed) in registry.limits():
+        results += [SearchResult(shortened(typed), limit_url(request, typed))] if private.may_view(request) else []
+    return SearchSection(_("Limits"), [result for result in results if result.url])
+
+
+def _classes(request: HttpRequest, alias: str, typed: str) -> SearchSection:
+    """Return the exception classes that contain the text, of attempts that failed within a week."""
+    return _section(
+        _("Exception classes"),
+        _containing(typed, stats.failure_classes(connections[alias], WEEK_SECONDS)),
+        lambda name: SearchResult(
+            visible(name),
+            page_url(request, "deadjob_changelist", error=name),
+            ((_("Incidents"), page_url(request, "incidents", error=name)),),
+        ),
+    )
+
+
 def _workers(request: HttpRequest, alias: str, typed: str) -> SearchSection:
-    """Return the workers with this id, or on a host whose name contains the text."""
+    """Return the workers with this id, or whose host or release contains the text."""
     title = _("Workers")
     if not request.user.has_perm("pgqueue.view_worker"):
         return SearchSection(title, [])
     found = [
         worker
         for worker in stats.workers(alias)
-        if typed.casefold() in worker.host.casefold() or typed.removeprefix("#") in (str(worker.id), str(worker.pid))
+        if any(typed.casefold() in text.casefold() for text in (worker.host, worker.release))
+        or typed.removeprefix("#") in (str(worker.id), str(worker.pid))
     ]
     return _section(
         title,
@@ -193,7 +226,7 @@ def _completions(request: HttpRequest, alias: str) -> dict[str, list[str]]:
     if not typed:
         return {"completions": []}
     used = stats.names(connections[alias])
-    names = {*used.tasks, *used.queues, *(task.name for task in registry.all_tasks())}
+    names = {*used.tasks, *used.queues, *(task.name for task in registry.all_tasks()), *registry.limits()}
     keys = [f"{each}:" for each in search_keys.declared_names() if each.casefold().startswith(typed.casefold())]
     return {"completions": [*keys, *_containing(typed, names)][:COMPLETIONS]}
 
