@@ -151,3 +151,14 @@ def test_list_runs_the_same_queries_for_many_schedules(operator: Client, add_run
         page(operator)
     assert len(many) == len(one)
     assert sum("pgqueue:runs_of_schedules" in query["sql"] for query in many) == 1
+
+
+def test_next_run_that_waits_for_the_last_job_names_it(operator: Client, add_runs: RunMaker) -> None:
+    schedule = make(if_running="queue", due_in=-7200.0)
+    job_id, _ = add_runs(schedule, "ready succeeded")
+    shown = f"waits for the end of #{job_id}"
+    assert shown in text_of(operator, SCHEDULES)
+    Schedule.objects.update(if_running="overlap")
+    assert "waits for the end" not in text_of(operator, SCHEDULES)
+    Schedule.objects.update(if_running="queue", next_run_at=timezone.now() + timedelta(hours=1))
+    assert "waits for the end" not in text_of(operator, SCHEDULES)

@@ -113,6 +113,7 @@ def test_list_shows_the_last_job_and_its_state(planner: Client, db: None) -> Non
         ("time_zone = 'Mars'", "invalid time zone"),
         ("origin = 'code', confirmed_at = now() - interval '1 hour'", "in no worker"),
         ("next_run_at = now() - interval '1 minute'", "due now"),
+        ("next_run_at = now() - interval '2 hours'", "late by 2 h"),
         ("name = E'<b>\\x1b'", "&lt;b&gt;\\x1b"),
     ],
 )

@@ -135,8 +135,11 @@ def _acts(request: HttpRequest, cause: Cause) -> list[CauseLink]:
     """Return the pages of acts that help: previews and forms, which ask before they change anything."""
     if cause.kind is CauseKind.KEY_ORDER:
         return [CauseLink(_("First job"), _dead_job(request, cause).url)]
+    if cause.kind is CauseKind.SCHEDULE_LATE and cause.job_id is not None:
+        return [CauseLink(_("Job of the run before"), page_url(request, "job_change", cause.job_id))]
     if cause.kind is CauseKind.BLOCKED_BY_DEAD:
-        return [CauseLink(_("Retry the dead job…"), _dead_job(request, cause).url)]
+        label = _("Retry the dead job…") if acts.RETRY.is_allowed(request.user) else _("Dead job")
+        return [CauseLink(label, _dead_job(request, cause).url)]
     if cause.kind in (CauseKind.DEPENDENCY_FAILED, CauseKind.TASK_FAILING):
         return [CauseLink(_("Retry…"), _preview(request, TransitionName.RETRY, state=State.DEAD, task=cause.name))]
     if cause.kind is CauseKind.LIMIT_UNDECLARED:

@@ -59,6 +59,10 @@ def alike(request: HttpRequest, job: Job, failure: dict[str, Any] | None) -> dic
     if not found["others"]:
         return None
     sign = "+" if found["searched"] == ALIKE_SEARCHED else ""
-    text = ngettext("%(count)s other died like this", "%(count)s others died like this", found["others"])
+    text = ngettext(
+        "%(count)s other of this task died of the same class of error",
+        "%(count)s others of this task died of the same class of error",
+        found["others"],
+    )
     url = allowed_url(request, "incidents", task=job.task_name, error=error or NO_CLASS, since="all")
     return {"text": text % {"count": f"{number(found['others'])}{sign}"}, "url": url}

@@ -40,9 +40,10 @@ from django_pgqueue.display import full_date_form
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.models.schedules import Origin
 from django_pgqueue.schedules import job_options, next_ticks, words
+from django_pgqueue.stats.causes.facts import late_limit_seconds
 
 from .expression_text import expression_text
-from .past_runs import next_run, skipped_text, state_badge
+from .past_runs import next_run, skipped_text, state_badge, waits_for
 
 TICKS_SHOWN: Final = 5
 
@@ -94,16 +95,20 @@ class ScheduleColumns(OperationsAdmin):
 
     @admin.display(description=_("next run"), empty_value="")
     def next_run(self, schedule: Schedule) -> Any:
-        """Return the next run that will happen; below it, the one that an operator has skipped."""
+        """Return the next run that will happen; below it, a skipped one, and the job for which the run waits."""
         found = next_run(schedule)
         if found is None:
             return ""
-        is_due = found.at <= seen_at(schedule)
-        text = moment(found.at, _("due now")) if is_due else moment_ago(found.at, schedule)
-        if found.skipped_at is None:
-            return text
-        skipped = moment(found.skipped_at, _("one is %(skipped)s") % {"skipped": skipped_text(found.skipped_by)})
-        return format_html('{}<div class="pgqueue-quiet">{}</div>', text, skipped)
+        past = seen_at(schedule) - found.at
+        late = _("late by %(span)s") % {"span": duration(past)} if past.total_seconds() >= late_limit_seconds() else ""
+        is_due = past >= timedelta()
+        lines = [moment(found.at, late or _("due now")) if is_due else moment_ago(found.at, schedule)]
+        if found.skipped_at is not None:
+            note = _("one is %(skipped)s") % {"skipped": skipped_text(found.skipped_by)}
+            lines.append(format_html('<div class="pgqueue-quiet">{}</div>', moment(found.skipped_at, note)))
+        if is_due and (job_id := waits_for(schedule)) is not None:
+            lines.append(format_html('<div class="pgqueue-quiet">{} {}</div>', _("waits for the end of"), f"#{job_id}"))
+        return format_html_join("", "{}", ((line,) for line in lines))
 
     @admin.display(description=_("last result"), empty_value="")
     def last_result(self, schedule: Schedule) -> Any:

@@ -28,7 +28,9 @@ from django_pgqueue.admin.formatting import (
 )
 from django_pgqueue.admin.navigation import allowed_url
 from django_pgqueue.models import Schedule
+from django_pgqueue.models.schedules import IfRunning
 from django_pgqueue.schedules.words import NextRun, ScheduleWord, is_paused, next_run_of, problem_of, word_of
+from django_pgqueue.states import FINISHED
 from django_pgqueue.stats.schedule_runs import RUNS_SHOWN, PastRun, failed_in_a_row, past_runs
 
 BADGES: Final = {
@@ -74,6 +76,13 @@ def next_run(schedule: Schedule) -> NextRun | None:
     if is_paused(schedule, seen_at(schedule)) or problem_of(schedule):
         return None
     return next_run_of(schedule, _runs_of(schedule))
+
+
+def waits_for(schedule: Schedule) -> int | None:
+    """Return the job of the latest run if the next run waits for its end. Requires `attach_runs()`."""
+    latest = next(iter(_runs_of(schedule)), None)
+    is_unfinished = latest is not None and latest.state is not None and latest.state not in FINISHED
+    return latest.job_id if latest is not None and is_unfinished and schedule.if_running == IfRunning.QUEUE else None
 
 
 def skipped_text(by: str) -> str:

@@ -71,20 +71,21 @@ ORDER BY dead DESC, task_name
 """
 
 # Return the schedules that are on and late, could not be fired, or whose latest jobs died: how late they are, the
-# problem, how many jobs died since the latest one that succeeded, whether these are all, and the latest dead job. Jobs
-# that were acknowledged do not count.
-# Nobody knows how a removed job ended, so the count does not go on behind it.
+# problem, how many jobs died since the latest one that succeeded, whether these are all, the latest dead job, and the
+# job of the latest run if the next run waits for its end. Jobs that were acknowledged do not count. Nobody knows how a
+# removed job ended, so the count does not go on behind it.
 #
 # Index: pgqueue_schedulerun_tick and pgqueue_job_pkey for each run
 # Cost:  reads the schedules, and at most `runs` runs and jobs of each of the first `schedules` schedules: those with a
 #        problem come first, then those that are due first
 FAILING_SCHEDULES: Final = """/* pgqueue:failing_schedules */
-SELECT id, name, late_seconds, problem, dead, is_exact, job_id
+SELECT id, name, late_seconds, problem, dead, is_exact, job_id, running_id
 FROM (
     SELECT schedule.id, schedule.name, schedule.late_seconds, schedule.problem,
-           latest.dead, latest.is_exact, latest.job_id
+           latest.dead, latest.is_exact, latest.job_id,
+           CASE WHEN schedule.if_running = 'queue' THEN latest.running_id END AS running_id
     FROM (
-        SELECT id, name, left(problem, 200) AS problem,
+        SELECT id, name, if_running, left(problem, 200) AS problem,
                date_part('epoch', statement_timestamp() + %(time_shift)s::interval
                    - greatest(next_run_at, paused_until)) - jitter_seconds AS late_seconds
         FROM pgqueue_schedule
@@ -97,7 +98,8 @@ FROM (
         SELECT count(*) FILTER (WHERE is_dead AND place < coalesce(end_place, place + 1)) AS dead,
                CASE WHEN bool_or(end_place IS NOT NULL) THEN bool_or(place = end_place AND state = 'succeeded')
                     ELSE count(*) < %(runs)s END AS is_exact,
-               max(job_id) FILTER (WHERE is_dead AND place < coalesce(end_place, place + 1)) AS job_id
+               max(job_id) FILTER (WHERE is_dead AND place < coalesce(end_place, place + 1)) AS job_id,
+               max(job_id) FILTER (WHERE place = 1 AND state IN ('ready', 'waiting', 'running')) AS running_id
         FROM (
             SELECT run.job_id, job.state, job.is_dead, run.place,
                    min(run.place) FILTER (
@@ -204,6 +206,8 @@ class FailingSchedule(NamedTuple):
     dead: int
     is_exact: bool
     job_id: int | None
+    running_id: int | None = None
+    """The job of its latest run, if the next run waits for its end."""
 
     @property
     def is_late(self) -> bool:

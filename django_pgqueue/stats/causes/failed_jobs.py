@@ -105,9 +105,14 @@ def late_schedules(facts: Facts, words: Words) -> Iterator[Cause]:
         schedules = Count.up_to(len(late), SCHEDULES_LISTED)
         yield Cause(kind=CauseKind.SCHEDULE_LATE, sentence=text % {"schedules": schedules, **_lateness(late[0])})
         return
-    text = _("The schedule %(name)s is %(span)s late: does a worker fire schedules?")
     for found in late:
-        yield _of_schedule(found, CauseKind.SCHEDULE_LATE, text % _lateness(found))
+        text = (
+            _("The schedule %(name)s is %(span)s late: does a worker fire schedules?")
+            if found.running_id is None
+            else _("The schedule %(name)s is %(span)s late: its next run waits for the job %(job)s of the run before.")
+        )
+        sentence = text % {**_lateness(found), "job": found.running_id}
+        yield _of_schedule(found, CauseKind.SCHEDULE_LATE, sentence)
 
 
 def _lateness(found: FailingSchedule) -> dict[str, str]:
@@ -120,7 +125,7 @@ def _of_schedule(found: FailingSchedule, kind: CauseKind, sentence: str, jobs: C
         sentence=sentence,
         jobs=jobs,
         name=found.name,
-        job_id=found.job_id if kind is CauseKind.SCHEDULE_FAILING else None,
+        job_id={CauseKind.SCHEDULE_FAILING: found.job_id, CauseKind.SCHEDULE_LATE: found.running_id}.get(kind),
         schedule_id=found.schedule_id,
         is_urgent=kind is CauseKind.SCHEDULE_FAILED,
     )
