@@ -159,6 +159,20 @@ def test_move_asks_for_the_queue_and_stores_it(client_of: Callable[..., Client],
     assert AuditEntry.objects.get().filter == {"word": "ready", "to_queue": "mail"}
 
 
+def test_move_to_a_mistyped_queue_is_refused_until_the_user_is_sure(
+    client_of: Callable[..., Client], make_job: JobMaker
+) -> None:
+    """No worker serves a queue that nobody has meant, so the jobs would wait there for ever."""
+    make_job(queue_name="orders")
+    operator = client_of("view_job", "move_job")
+    fields = {**form(text_of(operator, url("move", state="ready"))), "to_queue": "oders"}
+    page = operator.post(REQUEST, fields, follow=True).content.decode()
+    assert "did you mean &#x27;orders&#x27;" in page and "tick the box" in page
+    assert not AuditEntry.objects.exists()
+    operator.post(REQUEST, {**fields, "anyway": "1"})
+    assert AuditEntry.objects.get().filter == {"word": "ready", "to_queue": "oders"}
+
+
 def test_move_to_a_priority_alone_is_stored(client_of: Callable[..., Client], make_job: JobMaker) -> None:
     make_job("ready")
     operator = client_of("view_job", "move_job")

@@ -33,6 +33,7 @@ from django_pgqueue.lifecycle import bulk_acts as lifecycle_bulk_acts
 from django_pgqueue.lifecycle.bulk_acts import FormSentBefore, Selection
 from django_pgqueue.models import AuditEntry
 from django_pgqueue.options.task_options import OPTIONS
+from django_pgqueue.options.validation import unknown_queue
 from django_pgqueue.states import State, TransitionName
 
 from .page import ConsolePage
@@ -80,6 +81,7 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
         "succeeded_text": bulk_acts.count_text(preview.states.get(State.SUCCEEDED, 0), has_more=preview.has_more),
         "retries": action == TransitionName.RETRY,
         "moves": action == TransitionName.MOVE,
+        "queue_names": stats.names(connections[alias]).queues if action == TransitionName.MOVE else (),
         "notes": ACKNOWLEDGE_NOTES if action == TransitionName.ACKNOWLEDGE else (),
         "careful_rate": f"{CAREFUL_RATE:g}",
         "has_worker": any(worker.is_live for worker in stats.workers(alias)),
@@ -107,7 +109,7 @@ def _request(request: HttpRequest) -> HttpResponse:
     try:
         selection = bulk_acts.selection_of(given)
         bulk_acts.check_filter(request, selection)
-        _check_target(selection.to_queue, alias)
+        _check_target(selection.to_queue, alias, is_sure="anyway" in given)
         audit_id = _request_once(request, alias, action, selection)
     except ValueError as error:
         messages.error(request, _("Nothing was changed: %(error)s") % {"error": error})
@@ -155,14 +157,17 @@ def _with_edited(alias: str, action: str, selection: Selection) -> Selection:
     return replace(selection, edited=lifecycle_bulk_acts.preview(connections[alias], action, selection).edited or None)
 
 
-def _check_target(queue_name: str | None, alias: str) -> None:
-    """Raise `ValueError` if jobs cannot be moved to this queue."""
+def _check_target(queue_name: str | None, alias: str, *, is_sure: bool) -> None:
+    """Raise `ValueError` if jobs cannot be moved to this queue, or if its name may be mistyped and nobody is sure."""
     if queue_name is None:
         return
     check = OPTIONS["queue_name"].check
     for problem in check(_("To queue"), queue_name) if check else ():
         raise ValueError(problem)
-    queues.check(queue_name, alias)
+    for problem in unknown_queue("queue", queue_name):
+        raise ValueError(problem)
+    if not is_sure and (message := queues.mistyped(queue_name, alias)):
+        raise ValueError(_("%(message)s To use it all the same, tick the box beside it.") % {"message": message})
 
 
 def _options(given: QueryDict) -> dict[str, Any]:

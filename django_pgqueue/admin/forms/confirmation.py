@@ -10,14 +10,17 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
+from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from django_pgqueue.admin import shown
 from django_pgqueue.admin.navigation import page_url, rendered
+from django_pgqueue.display import number
 from django_pgqueue.states import Seen, State, TransitionName
 
 FIELD: Final = "confirmed"
@@ -28,6 +31,17 @@ COPIES: Final = "shown_copies"
 def is_given(request: HttpRequest) -> bool:
     """Return whether the form was posted by the confirmation page."""
     return FIELD in request.POST
+
+
+def say_left_out(request: HttpRequest, count: int) -> None:
+    """Say on the page of a question that some of the selected jobs will not be changed."""
+    if count:
+        text = ngettext(
+            "%(count)s of the selected jobs is left out: its state does not allow this.",
+            "%(count)s of the selected jobs are left out: their states do not allow this.",
+            count,
+        )
+        messages.warning(request, text % {"count": number(count)})
 
 
 def ask(

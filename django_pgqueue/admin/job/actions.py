@@ -347,6 +347,7 @@ def act_on_many(
         fitting = _fitting(request, operation, rows)
         edited = operation.edited(request, fitting)
     if question := operation.ask_many(request, fitting, site, edited):
+        confirmation.say_left_out(request, asked - len(fitting))
         return question
     if fitting:
         operation = operation.with_reason(request)
@@ -357,8 +358,8 @@ def act_on_many(
 
 def _still_listed(queryset: QuerySet[Any], seen: dict[int, Seen]) -> dict[int, Seen]:
     """Return the confirmed jobs that this list can show: the list of dead letters shows only dead jobs."""
-    is_dead_only = queryset.model is DeadJob
-    kept = {job_id: each for job_id, each in seen.items() if not is_dead_only or each.state == State.DEAD}
+    is_all = queryset.model is not DeadJob
+    kept = {job_id: each for job_id, each in seen.items() if is_all or each.state == State.DEAD}
     return dict(list(kept.items())[:SELECTION_LIMIT])
 
 
