@@ -76,12 +76,14 @@ class Searched(NamedTuple):
         note: What was not searched. "" if nothing was left out.
         number: The number of a job that the text is too, beside a value.
         names: The search keys under which a value without a name was looked up, for people to read.
+        values: How many jobs have the value.
     """
 
     job_ids: list[int] | None = None
     note: str = ""
     number: int | None = None
     names: str = ""
+    values: int = 0
 
     def lookup_note(self, listed: Sequence[int]) -> str:
         """Return what a value without a name has found; "" for other texts. `listed` are the jobs in the list."""
@@ -126,7 +128,8 @@ def search(request: HttpRequest, alias: str, typed: str) -> Searched:
         return Searched(numbered if is_number else None, note)
     found, note = _with_value(alias, names, as_search_text(typed))
     job_ids = list(dict.fromkeys([*numbered, *found]))
-    return Searched(job_ids if is_number else found or None, note, number, _listed(names[:NAMES_LIMIT]))
+    shown = job_ids if is_number else found or None
+    return Searched(shown, note, number, _listed(names[:NAMES_LIMIT]), len(found))
 
 
 def number_of(typed: str) -> int | None:

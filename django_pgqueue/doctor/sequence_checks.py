@@ -15,12 +15,14 @@ from .findings import Level, Result, cannot_see, check, listed, no_tables, ok
 from .session import Session
 
 TABLES: Final = (
-    *("pgqueue_job", "pgqueue_execution", "pgqueue_worker", "pgqueue_worker_request", "pgqueue_rollup"),
-    *("pgqueue_limit_state", "pgqueue_limit_override", "pgqueue_open_breaker", "pgqueue_breaker_count"),
-    *("pgqueue_installation", "pgqueue_archived_job", "pgqueue_audit", "pgqueue_audit_job", "pgqueue_pause"),
+    *("pgqueue_job", "pgqueue_execution", "pgqueue_worker_request", "pgqueue_rollup", "pgqueue_limit_state"),
+    *("pgqueue_limit_override", "pgqueue_open_breaker", "pgqueue_breaker_count", "pgqueue_archived_job"),
+    *("pgqueue_audit", "pgqueue_audit_job", "pgqueue_pause"),
     *("pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_event", "pgqueue_batch", "pgqueue_batch_removal"),
 )
 """The tables whose ids a sequence draws."""
+OF_CLOCK: Final = ("pgqueue_worker", "pgqueue_installation")
+"""The tables whose ids are times. They have a sequence too, and nothing draws from it."""
 
 # The tables that exist, and whether this role may read the ids of each and its sequence.
 READABLE: Final = """/* pgqueue:doctor_readable_ids */

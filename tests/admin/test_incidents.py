@@ -239,3 +239,15 @@ def test_incidents_naive_datetime_is_refused(db: None) -> None:
 
 def test_dead_list_link_is_in_the_navigation(operator: Client, db: None) -> None:
     assert f'href="{PAGE}"' in operator.get(DEAD).content.decode()
+
+
+def test_merged_hours_have_bars_as_long_as_an_hour() -> None:
+    """Otherwise an even rate looks like a spike in each hour."""
+    first = datetime(2026, 11, 29, 10, tzinfo=UTC)
+    hours = [(first + timedelta(hours=number), 6.0) for number in range(10)]
+    minutes = [(first + timedelta(hours=10, minutes=number), 6.0) for number in range(150)]
+    chart = sparkline([*hours, *minutes])
+    assert chart is not None
+    assert len(chart["bars"]) == 40 and {bar["height"] for bar in chart["bars"]} == {"24.0"}
+    sparse = sparkline([(first, 6.0), (first + timedelta(hours=5, minutes=7), 3.0)])
+    assert sparse is not None and [bar["height"] for bar in sparse["bars"]] == ["24.0"] * 8 + ["12.0"]

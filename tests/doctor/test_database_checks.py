@@ -9,6 +9,7 @@ import pytest
 from django.db import connection
 
 from django_pgqueue.doctor import Level, sequence_checks, session, session_checks, storage_checks
+from django_pgqueue.lifecycle import workers
 from tests import helpers
 
 from .conftest import assert_finding, find, run_sql
@@ -293,4 +294,14 @@ def test_ids_tables_are_all_that_draw_ids(db):
             "AND column_name = 'id' AND is_identity = 'YES' AND table_name ~ '^pgqueue_'"
         )
         tables = {name for (name,) in cursor.fetchall()}
-    assert tables - {"pgqueue_remote_token"} == set(sequence_checks.TABLES)
+    drawn = tables - {"pgqueue_remote_token", *sequence_checks.OF_CLOCK}
+    assert drawn == set(sequence_checks.TABLES)
+
+
+def test_ids_of_workers_are_times_and_ahead_of_no_sequence(db):
+    run_sql("SELECT nextval(pg_get_serial_sequence('pgqueue_worker', 'id'))")
+    registered = workers.register_worker(
+        connection, hostname="web-1", pid=1, version="1", queue_names="", concurrency=1
+    )
+    assert registered > 10**15
+    assert find("ids").level is Level.OK

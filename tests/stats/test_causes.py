@@ -438,7 +438,9 @@ def test_schedule_that_waits_for_its_last_job_says_so(add_worker):
     add_schedule("beside", "ready", next_run_at=at)
     job_id = ScheduleRun.objects.filter(schedule_id=waits.pk).latest("tick_at").job_id
     found = {cause.name: cause for cause in stats.causes() if cause.kind is CauseKind.SCHEDULE_LATE}
-    assert f"waits is 10 min late: its next run waits for the job {job_id} of the run before." in found["waits"].sentence
+    assert (
+        f"waits is 10 min late: its next run waits for the job {job_id} of the run before." in found["waits"].sentence
+    )
     assert found["waits"].job_id == job_id
     assert all("does a worker fire schedules?" in found[name].sentence for name in ("ended", "beside"))
 

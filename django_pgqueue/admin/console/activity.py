@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -70,7 +71,7 @@ def activity_context(request: HttpRequest, alias: str, *, queue: str | None = No
     since = _floor(datetime.now(UTC) - span.length, span.slot)
     found = read(_floor(since, HOUR) - DAY, hourly=span.slot == HOUR)  # the day before comes with the period
     period = Period(since, found.until - MINUTE)  # the running minute is not over
-    points = [point for point in found.points if since <= point.starts_at < period.until]
+    points = [_until(period.until, point) for point in found.points if since <= point.starts_at < period.until]
     earlier = [point for point in found.points if point.starts_at < found.until - DAY]
     marks = chart_marks(request, alias, since, found.until, queue=queue, task=task)
     return {
@@ -193,6 +194,11 @@ def _rates(slots: Sequence[charts.Slot], points: Iterable[stats.Point], name: st
 
 def _floor(at: datetime, length: timedelta) -> datetime:
     return EPOCH + (at - EPOCH) // length * length
+
+
+def _until(at: datetime, point: stats.Point) -> stats.Point:
+    """Return a point with the length that it has until now: the running hour is not over."""
+    return replace(point, seconds=min(point.seconds, int((at - point.starts_at).total_seconds())))
 
 
 def _row(point: stats.Point, earlier: Sequence[stats.Point]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django.db.models import TextField
@@ -27,7 +27,7 @@ from django_pgqueue.admin.job.named_call import names_of_positions
 from django_pgqueue.admin.job.tracebacks import pieces
 from django_pgqueue.admin.list_filters import SPAN_LABELS, as_input, instant_of, time_of
 from django_pgqueue.admin.navigation import page_url
-from django_pgqueue.display import shown_arguments
+from django_pgqueue.display import number, shown_arguments
 from django_pgqueue.ground.error_messages import WHOLE_MESSAGE
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.models import Execution, Job
@@ -37,6 +37,7 @@ from .page import ConsolePage
 
 WIDTH: Final = 120
 HEIGHT: Final = 24
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 BARS: Final = 40
 GROUPS_SHOWN: Final = 50
 MESSAGES_SHOWN: Final = 20
@@ -56,16 +57,19 @@ LOST: Final = _("lost with its process or worker")
 def sparkline(points: Sequence[tuple[datetime, float]]) -> dict[str, Any] | None:
     """Return the chart of a rate, given in order; None for fewer than two points. Each bar shows the highest rate.
 
-    The times and the peak are for a sentence, which is the tooltip and which screen readers read.
+    A point is a minute, or an hour whose minutes were merged, which has a bar as long as an hour. The times and the
+    peak are for a sentence, which is the tooltip and which screen readers read.
     """
     if len(points) < 2:
         return None
     first, last = points[0][0], points[-1][0]
-    span = (last - first).total_seconds() or 1.0
+    span = (last - first + _length(last, last)).total_seconds()
     highest = [0.0] * BARS
     for at, rate in points:
-        place = min(int((at - first).total_seconds() / span * BARS), BARS - 1)
-        highest[place] = max(highest[place], rate)
+        start = (at - first).total_seconds() / span * BARS
+        end = start + _length(at, last).total_seconds() / span * BARS
+        for place in range(int(start), min(max(int(start) + 1, round(end)), BARS)):
+            highest[place] = max(highest[place], rate)
     peak = max(highest) or 1.0
     step = WIDTH / BARS
     bars = [
@@ -79,7 +83,13 @@ def sparkline(points: Sequence[tuple[datetime, float]]) -> dict[str, Any] | None
         if rate
     ]
     ends = {"first": full_date(first), "last": full_date(last)}
-    return {"bars": bars, **ends, "peak": f"{peak:,.1f}", "width": WIDTH, "height": HEIGHT}
+    return {"bars": bars, **ends, "peak": number(peak, 1), "width": WIDTH, "height": HEIGHT}
+
+
+def _length(at: datetime, last: datetime) -> timedelta:
+    """Return how long a point is: the minutes of the last two hours are not merged."""
+    is_hour = (at.minute, at.second) == (0, 0) and last - at > 2 * HOUR
+    return HOUR if is_hour else MINUTE
 
 
 def _context(request: HttpRequest, alias: str) -> dict[str, Any]:

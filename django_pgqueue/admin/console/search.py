@@ -109,7 +109,7 @@ def _result_of(request: HttpRequest, job: Job) -> SearchResult:
 
 def _with_key(request: HttpRequest, typed: str, found: search_keys.Searched) -> SearchSection:
     """Return the jobs with a search key, or with the text as the value of one."""
-    count = len({*(found.job_ids or ())} - {search_keys.number_of(typed)})
+    count = found.values if found.names else len(found.job_ids or ()) if search_keys.number_of(typed) is None else 0
     values = {"count": number(count), "names": found.names}
     if found.names:
         text = ngettext(

@@ -99,11 +99,12 @@ def _in_words(times: Any) -> str:
 
 def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[dict[str, Any]]:
     """Return the numbers of jobs that are not 0, or not known, each with a link to the list of these jobs."""
-    scheduled = depth.scheduled + depth.retrying
     of_states = (
-        (_("due"), depth.due + depth.paused, "job", "due"),
+        (_("due"), depth.due, "job", "due"),
+        (_("paused"), depth.paused, "job", "paused"),
         (_("held by their limit"), depth.held, "job", "due"),
-        (_("scheduled"), scheduled, "job", "scheduled"),
+        (_("scheduled"), depth.scheduled, "job", "scheduled"),
+        (_("retrying"), depth.retrying, "job", "retrying"),
         (_("unknown to workers"), depth.unknown, "job", "ready"),
         (_("running"), depth.running + depth.lost, "job", "running"),
         (_("claimed, waiting for a slot"), depth.prefetched, "job", "running"),

@@ -155,10 +155,9 @@ class MoveOperation(JobOperation):
     def as_chosen(self, request: HttpRequest, job: Job) -> JobOperation:
         form = _move_form(request, job)
         form.is_valid()  # `ask()` has seen that it is
-        queue_name, priority = form.cleaned_data["queue_name"], form.cleaned_data["priority"]
-        texts = [] if queue_name is None else [_("to the queue %s") % queue_name]
-        texts += [] if priority is None else [_("to the priority %s") % priority]
-        options = {"queue_name": queue_name, "priority": priority}
+        options = {name: form.cleaned_data[name] for name in ("queue_name", "priority")}
+        forms = {"queue_name": _("to the queue %s"), "priority": _("to the priority %s")}
+        texts = [forms[name] % value for name, value in options.items() if value is not None]
         return replace(self, text=f"{self.label} {', '.join(texts)}", options=options)
 
 

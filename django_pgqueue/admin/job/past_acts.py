@@ -44,7 +44,7 @@ def acts_around(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any
     found += [
         (each.started_at, _("first worker of %(what)s") % {"what": deploy_text(each)}, "") for each in past.starts
     ]
-    found += [(act.began_at, _cancel_text(request, act), "cancelling") for act in past.cancels]
+    found += [(act.began_at, _cancel_text(request, act, attempts), "cancelling") for act in past.cancels]
     return sorted(found)[-SHOWN - 1 :]
 
 
@@ -61,7 +61,11 @@ def _concerns(act: PastAct, job: Job, worker_ids: Collection[int]) -> bool:
     )
 
 
-def _cancel_text(request: HttpRequest, act: PastAct) -> str:
-    text = _("cancelled%(who)s") % {"who": by_until(act.done_by, None)}
+def _cancel_text(request: HttpRequest, act: PastAct, attempts: Sequence[dict[str, Any]]) -> str:
+    """Return who has cancelled a job. A job that ran then was only asked to stop."""
+    spans = [(each["execution"].claimed_at, each["execution"].finished_at) for each in attempts]
+    has_run = any(claimed_at <= act.began_at and (end is None or end > act.began_at) for claimed_at, end in spans)
+    form = _("asked to stop%(who)s") if has_run else _("cancelled%(who)s")
+    text = form % {"who": by_until(act.done_by, None)}
     is_visible = private.may_view_reason(request, act.text("limit_key"), act.text("message"))
     return f"{text}: {shortened(act.reason)}" if act.reason and is_visible else text

@@ -80,7 +80,7 @@ def next_run(schedule: Schedule) -> NextRun | None:
 
 def waits_for(schedule: Schedule) -> int | None:
     """Return the job of the latest run if the next run waits for its end. Requires `attach_runs()`."""
-    latest = next(iter(_runs_of(schedule)), None)
+    latest = next((run for run in _runs_of(schedule) if run.skipped_by is None), None)
     is_unfinished = latest is not None and latest.state is not None and latest.state not in FINISHED
     return latest.job_id if latest is not None and is_unfinished and schedule.if_running == IfRunning.QUEUE else None
 
@@ -100,7 +100,7 @@ def skipped_before(found: NextRun) -> str:
 
 def shown_runs(request: HttpRequest, schedule: Schedule) -> dict[str, Any]:
     """Return the latest runs for the template, and notes about those that are missing. Requires `attach_runs()`."""
-    runs = _runs_of(schedule)
+    runs = [run for run in _runs_of(schedule) if run.tick_at <= seen_at(schedule)]  # one in the future can be skipped
     rows = [_row(request, schedule, run) for run in runs[:RUNS_SHOWN]]
     return {"rows": rows, "notes": list(_notes(runs)), "has_attempts": may_view_attempts(request)}
 

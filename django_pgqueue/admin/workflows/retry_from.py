@@ -34,7 +34,7 @@ MOST_REASON: Final = 1000
 RETRIED: Final = (RetryEffect.RUNS, RetryEffect.BLOCKED)
 """The effects on the jobs that the act retries. Others that it also resets are cancelled again."""
 EFFECTS: Final[dict[RetryEffect, Promise | str]] = {
-    RetryEffect.RUNS: gettext_lazy("runs again"),
+    RetryEffect.RUNS: gettext_lazy("will run"),
     RetryEffect.CANCELLED: gettext_lazy("is cancelled again, because it depends on another failed job"),
     RetryEffect.BLOCKED: gettext_lazy("waits until another failed job is retried"),
     RetryEffect.WAITS: gettext_lazy("waits for these jobs"),
