@@ -46,8 +46,6 @@ def test_skip_asks_with_the_time_and_skips_that_run(planner: Client, db: None) -
     text = text_of(planner, url_of(schedule, "change"))
     assert f"the run at {at:%Y-%m-%d %H:%M:%S} was skipped by staff" in text
     assert rows_of(text) == [], "a run of the future is none of the latest"
-    ScheduleRun.objects.update(tick_at=timezone.now() - timedelta(minutes=1))
-    assert rows_of(text_of(planner, url_of(schedule, "change")))[0][2] == "skipped by staff"
     assert "Skip the next run…" not in text, "one skipped run at a time"
     assert ">one is skipped by staff<" in text_of(planner)
     again = planner.post(url_of(schedule, "skip"), given, follow=True).content.decode()
