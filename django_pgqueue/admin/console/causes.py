@@ -111,6 +111,9 @@ LINKS: Final[dict[CauseKind, Callable[[HttpRequest, Cause], CauseLink]]] = {
     CauseKind.LOST: lambda request, cause: CauseLink(_("Lost jobs"), jobs_url(request, "lost")),
     CauseKind.DEPENDENCY_FAILED: _dead_job,
     CauseKind.TASK_FAILING: _incident,
+    CauseKind.JOBS_DIED: lambda request, cause: CauseLink(
+        _("Incidents"), allowed_url(request, "incidents", since="day")
+    ),
     CauseKind.QUEUE_PAUSED: _queue,
     CauseKind.TASK_PAUSED: _jobs_of_task,
     CauseKind.SLOTS_BUSY: lambda request, cause: CauseLink(

@@ -36,6 +36,8 @@ class CauseKind(StrEnum):
     """The latest jobs of a schedule died."""
     TASK_FAILING = "task failing"
     """Jobs of a task died within the last hour, and none succeeded since."""
+    JOBS_DIED = "jobs died"
+    """Jobs died within the last 24 hours, and were neither retried nor acknowledged."""
     QUEUE_PAUSED = "queue paused"
     TASK_PAUSED = "task paused"
     LIMIT_PAUSED = "limit paused"

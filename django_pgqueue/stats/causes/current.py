@@ -46,6 +46,7 @@ SOURCES: Final = (
     failed_jobs.lost_jobs,
     failed_jobs.dead_dependencies,
     failed_jobs.failing_tasks,
+    failed_jobs.died_jobs,
     failed_jobs.schedules,
     failed_jobs.late_schedules,
 )

@@ -231,6 +231,7 @@ class DeadDependencies(NamedTuple):
 
 
 SOURCES_OF_KINDS: Final = {
+    "dead": (CauseKind.JOBS_DIED,),
     "failing tasks": (CauseKind.TASK_FAILING,),
     "failing schedules": (CauseKind.SCHEDULE_FAILED, CauseKind.SCHEDULE_LATE, CauseKind.SCHEDULE_FAILING),
     "dead dependencies": (CauseKind.DEPENDENCY_FAILED,),

@@ -17,6 +17,8 @@ from .cause import Cause, CauseKind
 from .facts import DEAD_READ, SCHEDULES_LISTED, Facts, FailingSchedule
 from .words import Words
 
+LEAST_DIED: Final = 10
+"""Jobs that have to die within a day, beside those of other causes, until they are a cause."""
 NAMED_WORKERS: Final = 3
 NAMED_SCHEDULES: Final = 5
 
@@ -80,6 +82,15 @@ def failing_tasks(facts: Facts, words: Words) -> Iterator[Cause]:
             name=found.task_name,
             pause=facts.pauses.of_tasks.get(found.task_name),
         )
+
+
+def died_jobs(facts: Facts, words: Words) -> Iterator[Cause]:
+    """Yield the jobs that died within a day, if many of them are not those of tasks and schedules that fail."""
+    jobs = facts.overview.dead_24h
+    explained = sum(each.dead for each in facts.dead_in_a_row) + sum(each.dead for each in facts.schedules)
+    if jobs.value - explained >= LEAST_DIED:
+        text = _("%(jobs)s jobs died in the last 24 hours, and nobody has retried or acknowledged them.")
+        yield Cause(kind=CauseKind.JOBS_DIED, sentence=text % {"jobs": jobs}, jobs=jobs)
 
 
 def schedules(facts: Facts, words: Words) -> Iterator[Cause]:
