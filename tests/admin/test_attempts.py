@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -299,3 +300,11 @@ def test_retries_are_shown_without_view_arguments(client_of: Callable[..., Clien
     job = make_job("dead")
     audit.add_audit(connection, "retry", {}, [job.pk], done_by="anna")
     assert "retried by anna" in page_of(client_of("view_job"), job.pk)
+
+
+def test_attempt_names_the_release_of_its_worker(operator, make_job):
+    job = make_job("dead")
+    worker = Worker.objects.create(hostname="web-1", pid=7, version="1", concurrency=1, release="v2<b>")
+    add_execution(job, worker_id=worker.pk)
+    page = unescape(operator.get(f"/admin/pgqueue/job/{job.pk}/change/").content.decode())
+    assert "web-1:7, release v2<b>" in re.sub(r"<(?!b>)[^>]*>", "", page)

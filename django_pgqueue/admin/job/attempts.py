@@ -100,7 +100,7 @@ def _attempt(execution: Execution, worker: Worker | None, log: list[ShownLine], 
     started_at = loss.started_at if loss else execution.started_at
     return {
         "execution": execution,
-        "worker": visible(str(worker)) if worker else f"#{execution.worker_id}",
+        "worker": _worker_text(worker) if worker else f"#{execution.worker_id}",
         "outcome": _outcome(execution, is_expired=is_expired),
         "waited": _span(execution.claimed_at, started_at),
         "ran": "" if loss else _span(started_at, execution.finished_at or read_at),
@@ -116,6 +116,13 @@ def _attempt(execution: Execution, worker: Worker | None, log: list[ShownLine], 
         "traceback": visible(_cut_to_end(vars(execution)["end"])) if with_texts else "",
         "log": log,
     }
+
+
+def _worker_text(worker: Worker) -> str:
+    """Return the name of a worker, with its release: a deploy may be why an attempt fails."""
+    name = visible(str(worker))
+    words = {"worker": name, "release": visible(worker.release)}
+    return _("%(worker)s, release %(release)s") % words if worker.release else name
 
 
 def _cut(text: str) -> str:
