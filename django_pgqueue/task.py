@@ -42,7 +42,7 @@ R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Task(TaskDefinition, Generic[P, R_co]):
     """A function whose calls can be enqueued as jobs. Created by `@task`, which describes the options.
 

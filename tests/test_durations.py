@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from django_pgqueue import InvalidTask, Retry, Snooze, Step, Throttled, exponential, task
+from django_pgqueue import InvalidTask, Retry, Snooze, Step, Throttled, exponential, fixed, task
 from django_pgqueue.durations import from_text
+from django_pgqueue.stats.task_descriptions import own_options
 from tests.app import tasks
 
 
@@ -53,3 +54,11 @@ def test_retry_keeps_a_reason_that_is_no_duration():
     assert (str(Retry("404")), Retry("404").after_seconds) == ("404", None)
     assert (str(Retry(60, "10m")), Retry(60, "10m").after_seconds) == ("10m", 60)
     assert str(Retry(reason="10m")) == "10m"
+
+
+def test_backoff_is_named_after_the_call_that_made_it():
+    """`manage.py pgqueue tasks` and the page of tasks show the name."""
+    assert exponential(1, cap=10).__name__ == "exponential(1, factor=2, cap=10, jitter=0.3)"
+    assert fixed(60).__name__ == "fixed(60)"
+    described = own_options(task(backoff=exponential(1, cap=10))(tasks.add.func))
+    assert described["backoff"].startswith("exponential(1, ")

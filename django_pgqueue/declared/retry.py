@@ -76,6 +76,7 @@ def exponential(
             delay = cap_seconds if base_seconds else 0.0
         return delay * random.uniform(low, high)  # noqa: S311 -- spreads load, needs no secrecy
 
+    backoff.__name__ = f"exponential({base_seconds:g}, factor={factor:g}, cap={cap_seconds:g}, jitter={jitter!r})"
     return backoff
 
 
@@ -99,7 +100,12 @@ def fixed(delay: Duration) -> Backoff:
         ValueError: `delay` is negative or longer than 100 years.
     """
     delay_seconds = seconds(delay)
-    return lambda attempt, exception: delay_seconds
+
+    def backoff(attempt: int, exception: BaseException | None) -> float:
+        return delay_seconds
+
+    backoff.__name__ = f"fixed({delay_seconds:g})"
+    return backoff
 
 
 DEFAULT_BACKOFF: Final = cast(Callable[[int, BaseException | None], float], exponential())

@@ -32,7 +32,7 @@ from .context import TaskAdapter, TaskContext
 from .redaction import RESULT, STEP_VARIABLES, hidden_from_reports, unknown_names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, repr=False)
 class TaskDefinition(TaskFields):
     """A function with the options of its jobs."""
 
@@ -52,6 +52,9 @@ class TaskDefinition(TaskFields):
     """Whether its jobs have a limit key, a unique key or search keys."""
     known_columns: tuple[Settings | None, Row] = field(init=False, repr=False, compare=False)
     """The settings that the value of `columns()` follows from, and that value; None before its first use."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
 
     def __post_init__(self) -> None:
         if not inspect.isfunction(self.func):

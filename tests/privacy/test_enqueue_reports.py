@@ -113,11 +113,12 @@ def test_error_report_of_unstorable_result_hides_it(monkeypatch):
 def test_class_of_task_changes_only_with_sensitive():
     assert type(tasks.add) is Task
     assert type(framework_tasks.add) is PgQueueTask
+    assert repr(token) == f"<Task {token.name}>"
     for task, base in ((token, Task), (framework_token, PgQueueTask)):
         assert type(task) is not base
         assert isinstance(task, base)
         assert type(task.using(priority=3)) is type(task)
-        assert repr(task).startswith(f"{base.__name__}(")
+        assert repr(task).lstrip("<").startswith(base.__name__)
         assert task.using(priority=3).using(priority=task.priority) == task
         assert type(task).aenqueue.__doc__ == base.aenqueue.__doc__
 
