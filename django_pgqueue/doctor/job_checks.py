@@ -210,7 +210,7 @@ def _timeouts(session: Session) -> Result:
     "schedules",
     f"Warning: a schedule is late by {LATE_WARNING_SECONDS:.0f} s plus two schedule intervals, or could not be "
     f"fired. Error: by {LATE_ERROR_SECONDS / 60:.0f} minutes.",
-    gettext_lazy("The work of the schedule is missing, and nothing else reports it."),
+    gettext_lazy("The work of the schedule is missing."),
 )
 def _schedules(session: Session) -> Result:
     late_seconds = LATE_WARNING_SECONDS + 2 * get_settings().SCHEDULE_INTERVAL
