@@ -22,6 +22,9 @@ from .tasks.context import TaskContext
 
 NAMES: Final = {*OPTIONS, "schedule"}
 ELSEWHERE: Final = {
+    "retries": "pass max_attempts=4 for three retries: the first attempt counts",
+    "max_retries": "pass max_attempts=4 for three retries: the first attempt counts",
+    "queue": "did you mean 'queue_name'?",
     "backend": "pass database= for the alias of the jobs' database, or use django_pgqueue.backend.task for a backend",
     "bind": "pass takes_context=True; the first parameter is then named context",
 }

@@ -7,13 +7,15 @@ import copy
 import os
 import subprocess
 import sys
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import ProgrammingError, connection, transaction
 from psycopg import errors
 
-from django_pgqueue import control, enqueue_many
+from django_pgqueue import InvalidTask, chain, control, cron, enqueue_many, every, task
 from django_pgqueue.enqueue.mistaken_calls import INSTEAD
 from django_pgqueue.models import Job
 from tests.app import tasks
@@ -54,6 +56,51 @@ def test_error_inside_a_property_is_not_hidden(task, monkeypatch):
     monkeypatch.setattr(type(task), "module_path", property(broken))
     with pytest.raises(AttributeError, match="'object' object has no attribute 'missing'"):
         _ = task.module_path
+
+
+# ------------------------------------------------------------------ first guesses
+
+
+def untyped(value: object) -> Any:
+    """Return a value of which type checkers know nothing. They would find each of these guesses."""
+    return value
+
+
+@pytest.mark.parametrize(
+    ("guess", "advice"),
+    [
+        (lambda: untyped(chain)(tasks.add.s(1), tasks.add.s(2)), "write chain(a.s()).then(b.s())"),
+        (lambda: untyped(every)(300), "write every(seconds=300)"),
+        (lambda: untyped(every)("5m"), "write every(minutes=5)"),
+        (lambda: untyped(every)(timedelta(hours=2)), "write every(seconds=7200)"),
+        (lambda: untyped(every)("soon"), "such as every(minutes=5)"),
+        (lambda: untyped(cron)(minute=0), 'cron("0 * * * *")'),
+        (lambda: untyped(cron)(hour=3, minute="*/5"), 'cron("*/5 3 * * *")'),
+        (lambda: untyped(tasks).add.using(queue="mail"), "did you mean 'queue_name'?"),
+        (lambda: untyped(tasks).add.using(countdown=3), "did you mean 'run_after'?"),
+        (lambda: untyped(tasks).add.using(prioritiy=3), "did you mean 'priority'?"),
+        (lambda: untyped(tasks).add.using(nonsense=3), "the options are batch, database"),
+        (lambda: untyped(tasks).add.enqueue(1, run_after=60), "as in add.using(run_after=…).enqueue(…)"),
+        (lambda: untyped(tasks).add.enqueue(1, eta=60), "as in add.using(run_after=…).enqueue(…)"),
+        (lambda: untyped(tasks).add.enqueue(1, queue_name="mail"), "as in add.using(queue_name=…).enqueue(…)"),
+        (
+            lambda: untyped(tasks).use_token.enqueue(tokn="x"),
+            "unexpected keyword argument 'tokn': did you mean 'token'?",
+        ),
+        (lambda: untyped(task)(retries=3)(tasks.add.func), "pass max_attempts=4 for three retries"),
+        (lambda: untyped(tasks).add.retry(), "raise Retry(…) in the function"),
+    ],
+)
+def test_first_guess_gets_the_right_spelling(guess, advice):
+    with pytest.raises((TypeError, InvalidTask, AttributeError)) as raised:
+        guess()
+    assert advice in str(raised.value)
+
+
+def test_error_inside_of_an_advised_function_is_not_changed():
+    with pytest.raises(TypeError) as raised:
+        untyped(every)(minutes="five")
+    assert "write every" not in str(raised.value)
 
 
 # ------------------------------------------------------------------ coroutines

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, 
 from django_pgqueue.enqueue.calls import TaskCall
 from django_pgqueue.enqueue.mistaken_calls import listed
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.ground.advice import advised
 from django_pgqueue.tasks.definition import TaskDefinition
 
 from .workflows import Node, Policy, Workflow
@@ -174,6 +175,7 @@ def _enqueued(part: Chain[Any] | Group[Any], options: WorkflowOptions) -> Workfl
     return _built(part, options).enqueue()
 
 
+@advised(lambda args, given: "write chain(a.s()).then(b.s()), or group([a.s(), b.s()]) for jobs beside each other")
 def chain(call: TaskCall[R]) -> Chain[R]:
     """Begin a chain. `then()` adds the next call.
 

@@ -53,6 +53,8 @@ def missing_attribute(owner: object, name: str) -> AttributeError:
     advice = INSTEAD | (OF_A_TASK if hasattr(type(owner), "s") else {})
     if name in advice:
         message += f": call {advice[name]}"
+    elif name == "retry":
+        message += ": raise Retry(…) in the function, or call retry() on a job"
     return AttributeError(message, name=name, obj=owner)
 
 

@@ -29,10 +29,10 @@ from django_pgqueue.ground.search_text import as_search_text
 from django_pgqueue.ground.signatures import signature_of
 from django_pgqueue.lifecycle.enqueueing import NewJob, Row, SearchKeys, Uniqueness
 from django_pgqueue.options import task_options as options
-from django_pgqueue.options.task_options import UniqueWhile
+from django_pgqueue.options.task_options import MEANT, OPTIONS, UniqueWhile
 from django_pgqueue.options.validation import check_call, wrong_key
 from django_pgqueue.tasks import registry
-from django_pgqueue.tasks.redaction import BY_POSITION
+from django_pgqueue.tasks.redaction import BY_POSITION, unknown_names
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -251,10 +251,25 @@ def check_fit(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, An
     """Raise `TypeError` if the task's function does not accept these arguments."""
     try:
         check_call(task.func, len(args) + task.takes_context, tuple(kwargs))
-    except TypeError as error:
+    except TypeError:
         expects_context = not task.takes_context and next(iter(signature_of(task.func).parameters), "") == "context"
         hint = ". If 'context' is the TaskContext, write @task(takes_context=True)" if expects_context else ""
+        unknown = next(iter(unknown_names(kwargs, task.signature.parameters, takes_context=task.takes_context)), None)
+        if unknown is not None:
+            error = TypeError(f"got an unexpected keyword argument {unknown[0]!r}")
+            hint = _hint(task, *unknown)
         raise TypeError(f"{task.name}() cannot be called with these arguments: {error}{hint}") from None
+
+
+def _hint(task: TaskDefinition, name: str, meant: str) -> str:
+    """Return what to write instead of a keyword argument that the function of a task does not have."""
+    if meant:
+        return f": did you mean {meant!r}?"
+    option = MEANT.get(name, name)
+    is_option = option == "run_after" or option in OPTIONS
+    return (
+        f": options stand before the call, as in {task.func.__name__}.using({option}=…).enqueue(…)" if is_option else ""
+    )
 
 
 def alias_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from enum import Enum
 from functools import partial
 from itertools import chain
@@ -299,13 +300,26 @@ def scheduled_options(task: TaskFields) -> JobOptions:
     return JobOptions(**{name: columns[name] for name in JobOptions._fields})
 
 
+MEANT: Final = {
+    "queue": "queue_name",
+    "countdown": "run_after",
+    "eta": "run_after",
+    "delay": "run_after",
+    "at": "run_after",
+}
+"""Options of other queues, and what they are called here."""
+
+
 def changed_options(given: Mapping[str, Any], **others: Any) -> dict[str, Any]:
     """Return the options that a call of `using()` sets: those that are not None, or that None resets.
 
     Raises `TypeError` if a name is not an option of `using()`.
     """
     for unknown in given.keys() - UsingOptions.__optional_keys__:
-        raise TypeError(f"using() got an unexpected keyword argument {unknown!r}")
+        known = sorted({*UsingOptions.__optional_keys__, *others})
+        meant = MEANT.get(unknown) or next(iter(get_close_matches(unknown, known, n=1)), "")
+        hint = f": did you mean {meant!r}?" if meant else f": the options are {', '.join(known)}"
+        raise TypeError(f"using() got an unexpected keyword argument {unknown!r}{hint}")
     changes = {
         name: value
         for name, value in {**others, **given}.items()

@@ -14,8 +14,9 @@ from zoneinfo import ZoneInfo
 
 from django.conf import settings as django_settings
 
-from django_pgqueue.durations import Duration
+from django_pgqueue.durations import Duration, from_text
 from django_pgqueue.durations import seconds as in_seconds
+from django_pgqueue.ground.advice import advised
 from django_pgqueue.ground.lazy_strings import lazy_problems
 
 from . import next_ticks
@@ -63,6 +64,28 @@ class Times:
         return self.time_zone or str(django_settings.TIME_ZONE)
 
 
+def _as_cron(args: tuple[Any, ...], given: Mapping[str, Any]) -> str:
+    fields = " ".join(str(given.get(name, "*")) for name in ("minute", "hour", "day_of_month", "month", "day_of_week"))
+    return f'write the fields as one text, such as cron("{fields}"): minute, hour, day, month and weekday'
+
+
+def _as_every(args: tuple[Any, ...], given: Mapping[str, Any]) -> str:
+    value = args[0] if args else 300
+    if parts := from_text(value):
+        return f"write {parts.replace('timedelta', 'every')}"
+    length = value.total_seconds() if isinstance(value, timedelta) else value
+    return (
+        f"write every(seconds={length:g}), or pass weeks, days, hours or minutes"
+        if _is_number(length)
+        else ("pass weeks, days, hours, minutes or seconds by name, such as every(minutes=5)")
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@advised(_as_cron)
 def cron(
     expression: str,
     *,
@@ -118,6 +141,7 @@ def cron(
     )
 
 
+@advised(_as_every)
 def every(
     *,
     weeks: float = 0,
