@@ -212,14 +212,14 @@ def test_every_link_answers_and_machines_read_plain_numbers(anna: Client) -> Non
 
 
 def formatted_for_people(client: Client, url: str, plain: str) -> Iterator[tuple[str, Found]]:
-    """Yield what differs for machines with the separators of German, in which no number looks as in plain English.
+    """Yield what differs for machines with the separators of Italian, in which no number looks as in plain English.
 
     `plain` is the page in English, if it is known.
     """
     before = Attributes(plain).found if plain else read(client, url, "en")
-    page = read(client, url, "de", has_separators=True)
+    page = read(client, url, "it", has_separators=True)  # the console has no Italian texts
     differences = machine_readable(page) - machine_readable(before)
-    if differences:  # what a job that became due since has changed is not more often in German than before and after
+    if differences:  # what a job that became due since has changed is not more often in Italian than before and after
         differences &= machine_readable(page) - machine_readable(read(client, url, "en"))
     yield from ((url, each) for each in differences)
     yield from ((url, each) for each in page if each.name in SHAPES and not PLAIN.fullmatch(each.value))
