@@ -178,7 +178,7 @@ def test_tasks_page_has_every_task_option():
     documented = {plain(row[0]) for row in table("docs/guides/tasks.md", "option")}
     made_elsewhere = {
         "func",
-        "signature",
+        "func_signature",
         "is_async",
         "run_after",
         "own_timeout_seconds",

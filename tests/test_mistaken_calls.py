@@ -89,6 +89,7 @@ def untyped(value: object) -> Any:
         ),
         (lambda: untyped(task)(retries=3)(tasks.add.func), "pass max_attempts=4 for three retries"),
         (lambda: untyped(tasks).add.retry(), "raise Retry(…) in the function"),
+        (lambda: untyped(tasks).add.signature((1,)), "call s(…)"),
     ],
 )
 def test_first_guess_gets_the_right_spelling(guess, advice):

@@ -25,5 +25,5 @@ def test_task_with_undefined_annotation_is_created():
     names: dict[str, Any] = {"__name__": "tests.app.tasks"}
     exec(compile(SOURCE, "charge", "exec", dont_inherit=True), names)  # noqa: S102 -- our own text
     task: Task[Any, Any] = Task(func=names["charge"])
-    assert list(task.signature.parameters) == ["price", "at"]
+    assert list(task.func_signature.parameters) == ["price", "at"]
     assert task.plan is None

@@ -44,7 +44,7 @@ class CallValues:
 
 def parameters_of(task: TaskDefinition) -> list[Parameter]:
     """Return the parameters of a task's function, without the context."""
-    return list(task.signature.parameters.values())[task.takes_context :]
+    return list(task.func_signature.parameters.values())[task.takes_context :]
 
 
 def values_of(task: TaskDefinition, call: StoredArguments) -> CallValues:

@@ -43,7 +43,7 @@ UNKNOWN_TASK: Final = CallProblem("unknown_task", NAME, "a task that is gone")
 
 def parameters_of(task: TaskDefinition) -> list[inspect.Parameter]:
     """Return the parameters that a call can pass: all of the function's, except the context."""
-    return list(task.signature.parameters.values())[int(task.takes_context) :]
+    return list(task.func_signature.parameters.values())[int(task.takes_context) :]
 
 
 def call_problems(task: TaskDefinition, positional: int, names: Collection[str]) -> list[CallProblem]:

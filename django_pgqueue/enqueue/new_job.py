@@ -77,7 +77,7 @@ def search_keys_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[st
 
 def _by_name(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call by the names of their parameters, without those of `*args`."""
-    parameters = list(task.signature.parameters.values())[task.takes_context :]
+    parameters = list(task.func_signature.parameters.values())[task.takes_context :]
     positions = [parameter.name for parameter in parameters if parameter.kind in BY_POSITION]
     return {**kwargs, **dict(zip(positions, args, strict=False))}
 
@@ -230,7 +230,7 @@ def _filled(task: TaskDefinition, template: str, what: str, decode: Callable[[],
     """
     if not names_in(template):
         return template.format()
-    parameters = list(task.signature.parameters.values())[task.takes_context :]
+    parameters = list(task.func_signature.parameters.values())[task.takes_context :]
     defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
     try:
         return filled(template, {**defaults, **_by_name(task, *decode())}, what)
@@ -251,14 +251,14 @@ def check_fit(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, An
     """Raise `TypeError` if the task's function does not accept these arguments."""
     try:
         check_call(task.func, len(args) + task.takes_context, tuple(kwargs))
-    except TypeError:
+    except TypeError as error:
+        problem, parameters = str(error), task.func_signature.parameters
         expects_context = not task.takes_context and next(iter(signature_of(task.func).parameters), "") == "context"
         hint = ". If 'context' is the TaskContext, write @task(takes_context=True)" if expects_context else ""
-        unknown = next(iter(unknown_names(kwargs, task.signature.parameters, takes_context=task.takes_context)), None)
-        if unknown is not None:
-            error = TypeError(f"got an unexpected keyword argument {unknown[0]!r}")
-            hint = _hint(task, *unknown)
-        raise TypeError(f"{task.name}() cannot be called with these arguments: {error}{hint}") from None
+        for unknown, meant in unknown_names(kwargs, parameters, takes_context=task.takes_context):
+            problem, hint = f"got an unexpected keyword argument {unknown!r}", _hint(task, unknown, meant)
+            break
+        raise TypeError(f"{task.name}() cannot be called with these arguments: {problem}{hint}") from None
 
 
 def _hint(task: TaskDefinition, name: str, meant: str) -> str:

@@ -36,8 +36,8 @@ def depth_of(task: TaskDefinition, of_names: Mapping[str, stats.TaskStats]) -> s
 
 def signature_of_call(task: TaskDefinition) -> str:
     """Return the parameters of a task without the context, such as `(order_id: int, *, email: str = '')`."""
-    parameters = list(task.signature.parameters.values())[task.takes_context :]
-    return str(task.signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+    parameters = list(task.func_signature.parameters.values())[task.takes_context :]
+    return str(task.func_signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
 
 
 def own_options(task: TaskDefinition) -> dict[str, str]:

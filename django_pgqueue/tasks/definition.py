@@ -40,7 +40,7 @@ class TaskDefinition(TaskFields):
     adapter: TaskAdapter | None = field(default=None, repr=False, compare=False)
     """Set for tasks of another framework. Not an option of `@task`."""
     own_timeout_seconds: float | None = field(init=False, repr=False, compare=False)
-    signature: inspect.Signature = field(init=False, repr=False, compare=False)
+    func_signature: inspect.Signature = field(init=False, repr=False, compare=False)
     is_async: bool = field(init=False, repr=False, compare=False)
     entry: Callable[..., Any] = field(init=False, repr=False, compare=False)
     """The function as a worker calls it: its sensitive arguments are hidden from Django's error reports."""
@@ -59,7 +59,7 @@ class TaskDefinition(TaskFields):
     def __post_init__(self) -> None:
         if not inspect.isfunction(self.func):
             raise InvalidTask(f"@task needs a module-level function, got {self.func!r}")
-        object.__setattr__(self, "signature", signature_of(self.func))
+        object.__setattr__(self, "func_signature", signature_of(self.func))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
         object.__setattr__(self, "known_plan", ...)
         object.__setattr__(self, "known_columns", (None, {}))
@@ -214,9 +214,9 @@ def _function_problems(task: TaskDefinition) -> Iterator[str]:
         yield "a generator function cannot be a task, because calling it does not run its body"
     if task.atomic and task.is_async:
         yield "an async task cannot be atomic: Django has no asynchronous transactions"
-    if task.takes_context and next(iter(task.signature.parameters), "") != "context":
+    if task.takes_context and next(iter(task.func_signature.parameters), "") != "context":
         yield "takes_context=True needs a first argument named context"
-    first = next(iter(task.signature.parameters.values()), None)
+    first = next(iter(task.func_signature.parameters.values()), None)
     if first is None or task.takes_context:
         return
     annotation = first.annotation
@@ -239,7 +239,7 @@ def _sensitive_problems(task: TaskDefinition) -> Iterator[str]:
 
 
 def _unknown_problems(task: TaskDefinition, option: str, names: Iterable[str]) -> Iterator[str]:
-    for name, meant in unknown_names(names, task.signature.parameters, takes_context=task.takes_context):
+    for name, meant in unknown_names(names, task.func_signature.parameters, takes_context=task.takes_context):
         hint = f"did you mean {meant!r}?" if meant else "name arguments of the function"
         yield f"{option} {name!r} is not an argument of the function: {hint}"
 
@@ -264,7 +264,7 @@ def _chunk_problems(task: TaskDefinition) -> Iterator[str]:
         yield "a task with chunk cannot have a limit: remove limit, or chunk"
     if task.takes_context:
         yield "a task with chunk gets no context, because its jobs have their own ids and headers: remove takes_context"
-    kinds = [parameter.kind for parameter in task.signature.parameters.values()]
+    kinds = [parameter.kind for parameter in task.func_signature.parameters.values()]
     if kinds not in ([Parameter.POSITIONAL_ONLY], [Parameter.POSITIONAL_OR_KEYWORD]):
         yield "the function of a task with chunk must have one parameter, such as `chunk: Chunk[int]`"
 
@@ -272,7 +272,7 @@ def _chunk_problems(task: TaskDefinition) -> Iterator[str]:
 def _stored_name_problems(task: TaskDefinition, option: str, kind: str, names: Sequence[str]) -> Iterator[str]:
     """Yield the problems of names of arguments whose values are stored a second time, as plain text."""
     yield from _unknown_problems(task, option, names)
-    parameters = task.signature.parameters
+    parameters = task.func_signature.parameters
     rest = next((each.name for each in parameters.values() if each.kind is each.VAR_KEYWORD), None)
     for name in names:
         if name in task.sensitive or (name not in parameters and rest in task.sensitive):

@@ -42,7 +42,7 @@ class Redacted(Protocol):
     @property
     def takes_context(self) -> bool: ...
     @property
-    def signature(self) -> Signature: ...
+    def func_signature(self) -> Signature: ...
 
 
 def hides_result(task: Redacted) -> bool:
@@ -54,7 +54,7 @@ def redacted_call(task: Redacted, args: Sequence[Any], kwargs: Mapping[str, Any]
     """Return a call's arguments with `HIDDEN` in place of the sensitive ones."""
     if not task.sensitive:
         return list(args), dict(kwargs)
-    parameters = list(task.signature.parameters.values())[task.takes_context :]
+    parameters = list(task.func_signature.parameters.values())[task.takes_context :]
     positions = [parameter.name for parameter in parameters if parameter.kind in BY_POSITION]
     keywords = {parameter.name for parameter in parameters if parameter.kind in BY_NAME}
     more_args = _is_shown_rest(task, parameters, Parameter.VAR_POSITIONAL)

@@ -152,7 +152,7 @@ def refuse_unrun_value(value: Any) -> None:
 def binds(task: TaskDefinition, args: list[Any], kwargs: dict[str, Any]) -> bool:
     """Return whether a task's function can be called with these arguments."""
     try:
-        task.signature.bind(*args, **kwargs)
+        task.func_signature.bind(*args, **kwargs)
     except TypeError:
         return False
     return True
