@@ -8,8 +8,12 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import Any, Final
 
+from django.db import connections
+
+from django_pgqueue import queues, stats
 from django_pgqueue.control.targets import limit_key_problems
 from django_pgqueue.ground.search_text import as_search_text
 from django_pgqueue.job_search import Filters, Moment
@@ -114,3 +118,13 @@ def _moment(option: str, text: str | None) -> Moment | None:
     except ValueError as error:
         raise UsageError(str(error)) from None
     return Moment(None, at) if isinstance(at, timedelta) else Moment(at, timedelta())
+
+
+def mistyped_names(filters: Filters) -> str:
+    """Return what the queue and the task of filters that find nothing may be meant to be; "" if they are known."""
+    found = [queues.mistyped(filters.queue_name, filters.alias)] if filters.queue_name else []
+    for name in filters.task_names:
+        known = {task.name for task in registry.all_tasks()} | set(stats.names(connections[filters.alias]).tasks)
+        close = [] if name in known else get_close_matches(name, known, n=1)
+        found += [f"no task or recent job has the name {name!r}: did you mean {each!r}?" for each in close]
+    return "".join(f" {problem[:1].upper()}{problem[1:]}" for problem in found if problem)

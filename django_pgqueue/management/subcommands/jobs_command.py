@@ -9,7 +9,7 @@ from django_pgqueue.display import duration
 from django_pgqueue.job_search import SEARCHED, find
 
 from . import changing_actions, show_action
-from .filter_options import add_filters, filters_of
+from .filter_options import add_filters, filters_of, mistyped_names
 from .job_rows import JobRow, read_rows
 from .output import Column, Output, counted
 from .subcommand import Options, Subcommand, UsageError, add_reading
@@ -66,7 +66,8 @@ def _list(options: Options, out: Output) -> None:
     rows = read_rows(filters.alias, found.ids)
     scope = f", {found.scope}" if found.scope else ""
     more = " There are more: pass --limit." if found.has_more else ""
-    summary = f"{counted(len(rows))}{scope}.{more}"
+    hint = "" if rows else mistyped_names(filters)
+    summary = f"{counted(len(rows))}{scope}.{more}{hint}"
     searched = found.scope or "all"
     out.listing("jobs", COLUMNS, rows, summary, JobRow.as_json, has_more=found.has_more, searched=searched)
 
