@@ -349,6 +349,6 @@ def test_list_search_stops_after_searched_jobs(pgqueue, db, monkeypatch):
 
 def test_empty_list_says_which_name_may_be_meant(pgqueue):
     helpers.make_job(connection, queue_name="reports")
-    assert "did you mean 'reports'" in pgqueue("jobs", "list", "--queue", "reprots").out
-    assert f"did you mean {tasks.add.name!r}?" in pgqueue("jobs", "list", "--task", tasks.add.name + "s").out
-    assert "did you mean" not in pgqueue("jobs", "list", "--queue", "reports", "--state", "dead").out
+    assert "did you mean 'reports'" in pgqueue("jobs", "list", "--queue", "reprots").err
+    assert f"did you mean {tasks.add.name!r}?" in pgqueue("jobs", "list", "--task", tasks.add.name + "s").err
+    assert "did you mean" not in pgqueue("jobs", "list", "--queue", "reports", "--state", "dead").err
