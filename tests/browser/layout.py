@@ -22,13 +22,17 @@ TOO_WIDE: Final = """() => {
         .concat([`page ${document.documentElement.scrollWidth}`]);
 }"""
 
-# A word is broken if one of its characters is on another line than the one before it.
+# A word is broken if one of its characters is on another line than the one before it. A heading in which the browser
+# may hyphenate breaks with a hyphen, or not at all.
 BROKEN_WORDS: Final = """() => {
     const found = [], range = document.createRange();
     for (const cell of document.querySelectorAll("#content :is(td, th, dt, dd, button)")) {
         const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
         while (walker.nextNode()) {
-            for (const word of walker.currentNode.data.matchAll(/[A-Za-z0-9]{2,}/g)) {
+            const style = getComputedStyle(walker.currentNode.parentElement);
+            if (style.hyphens === "auto" && style.overflowWrap === "normal") continue;
+            if (!walker.currentNode.parentElement.checkVisibility()) continue;
+            for (const word of walker.currentNode.data.matchAll(/[\\p{L}\\p{N}]{2,}/gu)) {
                 range.setStart(walker.currentNode, word.index);
                 range.setEnd(walker.currentNode, word.index + word[0].length);
                 const tops = new Set([...range.getClientRects()].map(box => Math.round(box.top)));
@@ -39,8 +43,8 @@ BROKEN_WORDS: Final = """() => {
     return found;
 }"""
 
-# Lists whose table is wider than its place, so that the last columns are out of sight.
-CUT_LISTS: Final = """() => [...document.querySelectorAll("#content .results")]
+# Lists and tables that are wider than their place, so that the last columns are out of sight.
+CUT_LISTS: Final = """() => [...document.querySelectorAll("#content :is(.results, .pgqueue-scroll)")]
     .map(results => results.scrollWidth - results.clientWidth).filter(missing => missing > 1)"""
 
 # Links, buttons and fields with something else at their middle, which then gets the click.

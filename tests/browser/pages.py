@@ -78,6 +78,11 @@ QUESTIONS: Final[dict[str, tuple[str, str]]] = {
 """Pages that ask before they change a job: the page and the button that lead there."""
 EVERY: Final = (*PAGES, *QUESTIONS)
 CORE: Final = ("overview", "queues", "jobs", "job, dead", "workers", "question, move")
+IN_GERMAN: Final = (
+    *("overview", "queues", "limit", "jobs", "running jobs", "dead letters", "job, dead", "workers", "tasks"),
+    *("schedules", "pauses", "bulk acts"),
+)
+"""Pages with the widest tables. German has longer words than English."""
 WIDE: Final = (
     *(*CORE, "queue", "limit", "dead letters", "incidents", "search", "tasks", "schedules", "schedule", "doctor"),
     *("batches", "batch", "job, steps", "workflow"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from typing import Final
 
 import pytest
 from playwright.sync_api import expect
@@ -14,9 +15,11 @@ from playwright.sync_api import expect
 from . import axe, layout
 from .chromium import LAPTOP, PHONE
 from .links import crawl, route_of
-from .pages import EVERY, FILTERED, LISTS, PAGES, SOME, WIDE, in_each_check, path_of, visit
+from .pages import EVERY, FILTERED, IN_GERMAN, LISTS, PAGES, SOME, WIDE, in_each_check, path_of, visit
 
 pytestmark = pytest.mark.reads_only
+SCROLLBAR: Final = 15
+"""The width of a scrollbar in px. The Chromium of the tests has none."""
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -43,6 +46,13 @@ def test_page_fits_desktop_and_phone(open_context, name):
     assert layout.broken_words(page) == []
     assert layout.alone(page) == []
     assert layout.covered(page) == []
+
+
+def test_pages_in_german_fit_a_laptop(open_context):
+    page = open_context(locale="de", viewport={**LAPTOP, "width": LAPTOP["width"] - SCROLLBAR}).new_page()
+    for name in IN_GERMAN:
+        visit(page, name)
+        assert (layout.too_wide(page), layout.broken_words(page), layout.cut_lists(page)) == ([], [], []), name
 
 
 @pytest.mark.parametrize("width", [1400, 1100, 950, PHONE["width"]])

@@ -127,8 +127,9 @@ def _drawn(
         "height": f"{placed.height:.0f}",
         "box_width": f"{WIDTH:.0f}",
         "box_height": f"{HEIGHT:.0f}",
-        "act_x": f"{WIDTH - 14:.0f}",
-        "act_y": f"{HEIGHT - 14:.0f}",
+        # On the corner, where the circle covers neither the texts of the box nor the ends of the edges.
+        "act_x": f"{WIDTH - 4:.0f}",
+        "act_y": "3",
         "summary": _("Graph of %(jobs)s jobs in %(layers)s layers: %(states)s") % words,
         "legend": [(kind, label) for kind, label in EDGES.items() if kind in kinds],
         # The meaning of the signs in boxes of several jobs.

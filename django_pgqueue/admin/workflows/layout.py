@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-WIDTH, HEIGHT = 164.0, 46.0
+WIDTH, HEIGHT = 176.0, 46.0
 """The size of a box, in pixels."""
 GAP: Final = 14.0
 """Between two boxes of a layer."""

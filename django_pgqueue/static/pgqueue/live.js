@@ -43,7 +43,9 @@
         if (old?.tBodies[0] && now?.tBodies[0] && old.tHead?.textContent === now.tHead?.textContent) {
             old.tBodies[0].replaceChildren(...now.tBodies[0].rows);
         } else {
+            const places = [...region.querySelectorAll(".pgqueue-scroll")].map((box) => [box.scrollLeft, box.scrollTop]);
             region.replaceWith(fresh);
+            fresh.querySelectorAll(".pgqueue-scroll").forEach((box, number) => box.scrollTo(...(places[number] ?? [0, 0])));
         }
     };
 
