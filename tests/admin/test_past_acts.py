@@ -153,7 +153,7 @@ def test_timeline_shows_what_concerns_the_job(operator: Client, make_job: JobMak
         "stop of the worker web:7 requested by kim",
     ]
     Job.objects.filter(pk=job.pk).update(finished_at=now - timedelta(hours=1), state="dead")
-    assert not [label for label in timeline_of(operator, job) if "paused" in label or "release" in label]
+    assert not [label for label in timeline_of(operator, job) if "paused" in label or "first worker" in label]
 
 
 def test_timeline_says_who_cancelled_the_job_and_why(operator: Client, make_job: JobMaker) -> None:

@@ -54,7 +54,7 @@ def test_purposes_of_grants_have_a_sentence_and_words():
 
 
 def is_translated(text: str) -> bool:
-    return re.search("[àéîõûýÀÉÎÕÛÝ]", text) is not None
+    return re.search("[ǻȇȉǿȗẏǺȆȈǾȖẎ]", text) is not None
 
 
 def test_findings_are_in_the_language_of_the_reader(db, pseudo_language):
