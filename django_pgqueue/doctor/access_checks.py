@@ -150,7 +150,7 @@ WORDS: Final = {
     "archive and erase jobs": pgettext_lazy("in a list of purposes of grants", "archive and erase jobs"),
     "fire schedules": pgettext_lazy("in a list of purposes of grants", "fire schedules"),
 }
-"""The purposes in the language of the reader, for a list after "has all grants to"."""
+"""The name of each purpose, as it stands in a list after "has all grants to"."""
 
 # For each privilege, whether the role has it; NULL if the relation does not exist.
 PRIVILEGES: Final = """/* pgqueue:doctor_privileges */
