@@ -10,7 +10,7 @@ import pytest
 from tests.tools.benchmarks import pgbench, tables
 from tests.tools.benchmarks.runner import Round
 from tests.tools.benchmarks.scale import scale
-from tests.tools.benchmarks.scenarios import SCENARIOS, application, backlog, claim_waits, rates, sessions
+from tests.tools.benchmarks.scenarios import SCENARIOS, application, backlog, claim_waits, commit_first, rates, sessions
 from tests.tools.benchmarks.scenarios.drain import Runs
 from tests.tools.benchmarks.scenarios.scenario import grouped
 from tests.tools.benchmarks.server import server
@@ -75,6 +75,7 @@ def measured(tmp_path_factory):
         patched.setattr(claim_waits, "SLOTS", (10,))
         patched.setattr(application, "LOADS", {name: load for name, load in application.LOADS.items() if name == LOAD})
         patched.setattr(sessions, "PROCESSES", 2)
+        patched.setattr(commit_first, "SLOTS", {"noop": (2,), "nap": (2, 10)})
         patched.setattr(rates, "WAYS", {10: "paced", 10_000: "stream"})
         with server() as started:
             yield partial(_figures, TinyRuns(tmp_path_factory, started))
@@ -136,3 +137,20 @@ def test_scenario_of_rates_measures_each_rate(measured):
     figures = measured("25")
     assert list(figures) == [f"{rate:,} jobs/s" for rate in rates.WAYS]
     assert all(its["commits"] > 0 and its["wal_bytes"] > 500 for its in figures.values())
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("system", commit_first.TAKING_PART)
+def test_scenario_of_the_articles_pattern_measures_each_number_of_slots(measured, system):
+    assert measured("31a", system)["2 slots"]["jobs_per_second"] > 0
+    naps = measured("31b", system)
+    assert list(naps) == ["2 slots", "10 slots"]
+    assert naps["2 slots"]["jobs_per_second"] < 60, "a slot runs 20 jobs of 50 ms a second"
+    assert naps["10 slots"]["jobs_per_second"] > naps["2 slots"]["jobs_per_second"]
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_scenario_of_the_articles_pattern_counts_two_commits_a_job(measured):
+    assert 1.9 < measured("31b", "commit-first")["10 slots"]["commits"] < 2.5

@@ -5,6 +5,7 @@ from tests.tools.benchmarks.scenarios import (
     backlog,
     chunks,
     claim_waits,
+    commit_first,
     drain,
     enqueueing,
     fairness,
@@ -83,5 +84,7 @@ SCENARIOS: dict[str, Scenario] = {
         sessions.CLAIMING_SESSIONS,
         application.APPLICATION,
         rates.RATES,
+        commit_first.NO_OPS,
+        commit_first.NAPS,
     )
 }
