@@ -1,6 +1,7 @@
 """Names the tests that hold each promise of the documentation: `python -m tests.tools.promises [--write]`.
 
-A row of a page has an id in a comment. A test that holds it names the id: `@pytest.mark.promise("tables-match-model")`.
+A row of a page has an id in a comment, or as its last cell but one. A test that holds it names the id:
+`@pytest.mark.promise("tables-match-model")`.
 The last cell of the row lists these tests, so a renamed test needs only `--write`. A fault, the model or the checker
 stands in the same cell, written by hand.
 
@@ -22,7 +23,9 @@ TOP: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = ("docs/concepts/guarantees.md", "docs/internals/bugs_missed_by_tests.md")
 HEADS: Final = ("checked by", "covered by")
 """How the last column of such a table is headed."""
-ROW: Final = re.compile(r"(?P<start>\|.*<!-- (?P<id>[a-z0-9-]+) -->.*\|) (?P<held>[^|]*) \|")
+ROW: Final = re.compile(
+    r"(?P<start>\|.*(?:<!-- (?P<comment>[a-z0-9-]+) -->.*|\| `(?P<cell>[a-z0-9-]+)` )\|) (?P<held>[^|]*) \|"
+)
 OTHERS: Final = re.compile(r"\bF\d+|\bmodel\b|\bchecker\b")
 
 Marked = Mapping[str, Sequence[str]]
@@ -59,12 +62,17 @@ def rows(text: str) -> Iterator[str]:
             yield line
 
 
+def id_of(row: re.Match[str]) -> str:
+    """The id of a row, by a match of `ROW`."""
+    return row["comment"] or row["cell"]
+
+
 def written(text: str, tests: Marked) -> str:
     """Return the text of a page with the tests of today in its rows."""
     for row in rows(text):
         if found := ROW.fullmatch(row):
             others = [part for part in found["held"].split(", ") if part and not part.startswith("`tests/")]
-            text = text.replace(row, f"{found['start']} {', '.join([*tests.get(found['id'], ()), *others])} |")
+            text = text.replace(row, f"{found['start']} {', '.join([*tests.get(id_of(found), ()), *others])} |")
     return text
 
 
@@ -79,9 +87,10 @@ def problems(pages: Mapping[str, str], tests: Marked) -> list[str]:
             if not (parts := ROW.fullmatch(row)):
                 found.append(f"{page}: a row without an id: {row}")
                 continue
-            ids[parts["id"]] += 1
-            if parts["id"] not in tests and not OTHERS.search(parts["held"]):
-                found.append(f"{page}: no test has @pytest.mark.promise({parts['id']!r})")
+            promise = id_of(parts)
+            ids[promise] += 1
+            if promise not in tests and not OTHERS.search(parts["held"]):
+                found.append(f"{page}: no test has @pytest.mark.promise({promise!r})")
     found += [f"{promise!r} is the id of {count} rows" for promise, count in ids.items() if count > 1]
     for promise in sorted(tests.keys() - ids):
         found.append(f"{', '.join(tests[promise])}: no page has a row with the id {promise!r}")

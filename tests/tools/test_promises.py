@@ -31,6 +31,22 @@ def test_pages_have_their_tables():
     assert counts[1] > 70
 
 
+def test_guarantees_begin_with_a_summary_and_end_with_the_tests():
+    text = (promises.TOP / promises.PAGES[0]).read_text()
+    summary, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    assert len(summary.splitlines()) <= 30, "the summary fits on one screen"
+    titles = [section.partition("\n")[0] for section in sections]
+    assert titles[-2:] == ["Not promised", "The tests"]
+    assert all("`tests/" not in section for section in sections[:-1])
+    linked = re.findall(r"^\| \[(.*?)\]\(#", sections[-1], re.MULTILINE)
+    assert linked == titles[:-2], "each section has promises, and each promise a section"
+
+
+def test_written_row_with_its_id_in_a_cell_lists_the_tests():
+    text = promises.written("| where | promise | checked by |\n|---|---|---|\n| here | `works` | F19 |\n", TESTS)
+    assert text.endswith("| here | `works` | `tests/test_a.py::test_one`, `tests/test_b.py::test_two`, F19 |\n")
+
+
 def test_written_keeps_faults_and_replaces_tests():
     text = promises.written(PAGE.format(held="`tests/test_old.py::test_gone`, F19 to F21, and the checker"), TESTS)
     held = "`tests/test_a.py::test_one`, `tests/test_b.py::test_two`, F19 to F21, and the checker"
