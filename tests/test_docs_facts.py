@@ -10,6 +10,7 @@ from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.models import Job, JobStep, SentEvent
 from django_pgqueue.models.encoded_field import CodecJSONField
 from django_pgqueue.options.task_options import OPTIONS
+from django_pgqueue.settings import conf
 from django_pgqueue.states import State
 from tests.documents import CODE, PAGES, TOP, prose, table
 from tests.rules import for_each
@@ -101,3 +102,31 @@ def test_page_of_another_queue_maps_pipelines_to_workflows(page):
 
 def test_schedules_page_names_intervals_as_text():
     assert 'cron("every 5 minutes")' in PAGES["docs/guides/schedules.md"]
+
+
+# ------------------------------------------------------------------ the README and the first queries
+
+README = PAGES["README.md"]
+
+
+def test_readme_shows_a_task_on_the_first_screen_and_says_alpha():
+    screen = README.splitlines()[:25]
+    assert "    return order.email" in screen
+    assert "**alpha**" in " ".join(screen[:5])
+    assert "Development Status :: 3 - Alpha" in (TOP / "pyproject.toml").read_text()
+
+
+def test_readme_says_how_many_attempts_are_the_default():
+    assert conf.Settings().MAX_ATTEMPTS == 10
+    assert "by default, a job has **ten attempts**" in " ".join(README.split())
+
+
+def test_readme_warns_of_the_project_with_a_similar_name():
+    install = README.partition("## Install")[2].partition("\n## ")[0]
+    assert "`django-pgqueue` of the package index is another project" in " ".join(install.split())
+
+
+@pytest.mark.parametrize("page", ["docs/guides/enqueue.md", "docs/reference/models.md"])
+def test_page_shows_the_indexed_query_before_the_slow_one(page):
+    text = PAGES[page]
+    assert 0 < text.index("Job.objects.due().filter(") < text.index('filter(state="ready")')

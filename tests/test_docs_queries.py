@@ -209,6 +209,7 @@ STAY_FAST = {
 }
 READ_ALL = {
     "enqueued_at": lambda: Job.objects.filter(enqueued_at__gte="2000-01-01T00:00Z", **OLD),
+    'state="ready"': lambda: Job.objects.filter(state="ready", queue_name="old1"),
     'state="dead"': lambda: Job.objects.filter(state="dead"),
     "first()": lambda: Job.objects.ready().order_by("pk")[:1],
 }
