@@ -44,6 +44,11 @@ VALUES: Final = {
     "share": gettext_lazy("share"), "until": gettext_lazy("until"),
 }  # fmt: skip
 """The words for the values of an override."""
+ERASABLE: Final = {
+    "arguments": gettext_lazy("arguments"), "results": gettext_lazy("results"), "errors": gettext_lazy("errors"),
+    "logs": gettext_lazy("logs"),
+}  # fmt: skip
+"""The words for what an act can erase."""
 
 
 def _text(value: Any) -> str:
@@ -189,8 +194,13 @@ def _shown(value: Any, *, is_time: bool) -> str:
         pairs = ((name, _value_text(each, is_time=name in TIMES)) for name, each in list(value.items())[:20])
         return ", ".join(f"{VALUES.get(name) or visible(name)} {text}" for name, text in pairs)
     if isinstance(value, list):
-        return ", ".join(word_text(each) for each in value[:20])
+        return ", ".join(map(word_of_value, value[:20]))
     return _value_text(value, is_time=is_time)
+
+
+def word_of_value(value: Any) -> str:
+    """Return a word of a filter in the language of the reader: a state, or what was erased."""
+    return str(ERASABLE[value]) if isinstance(value, str) and value in ERASABLE else word_text(value)
 
 
 def _value_text(value: Any, *, is_time: bool) -> str:

@@ -93,7 +93,7 @@ class JobOperation(Operation):
     ) -> Collection[int]:
         """Change jobs except `edited`, log it in the audit and in the history of each, and return the changed ones."""
         connection, asked = connections[databases.chosen(request)], len(seen)
-        chosen = {"selected": asked, **({"edited": len(edited)} if edited else {})}
+        chosen = {"selected": asked, **({"edited": len(edited)} if edited else {}), **self.target}
         notes = {"total": asked - len(edited), "reason": self.reason}
         audit = ActAudit(connection, self.act.name, chosen, done_by=request.user.get_username(), **notes)
         changes = ActRun(connection, self.act, seen, audit, self.options, edited)
@@ -101,6 +101,12 @@ class JobOperation(Operation):
             self.log(request, [Job(pk=job_id, task_name=name) for job_id, name in changed.items()], asked)
         audit.end()
         return changes.changed
+
+    @property
+    def target(self) -> dict[str, Any]:
+        """Where the act moves the jobs, as the audit stores it."""
+        names = {"queue_name": "to_queue", "priority": "to_priority"}
+        return {names[name]: value for name, value in self.options.items() if name in names and value is not None}
 
     def log(self, request: HttpRequest, changed: Sequence[Job], asked: int) -> None:
         """Write the act into the history of each changed job."""
