@@ -5,6 +5,7 @@ Both read the audit. While workers execute an act, its page refreshes itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from django.contrib import messages
@@ -45,12 +46,17 @@ def _list(request: HttpRequest, alias: str) -> dict[str, Any]:
     """Return the latest acts that meet the filters, or those before the act with the number `before`."""
     found = find_entries(request, alias, SHOWN)
     return {
-        "rows": [_row(request, entry) for entry in found.entries],
+        "rows": act_rows(request, found.entries),
         "older": "" if found.older is None else page_link(request, found.older),
         "is_first_page": not request.GET.get("before", ""),
         "stopped_at": found.stopped_at,
         **filter_context(request, alias),
     }
+
+
+def act_rows(request: HttpRequest, entries: Iterable[AuditEntry]) -> list[dict[str, Any]]:
+    """Return the rows of some entries, as the page and the histories show them."""
+    return [_row(request, entry) for entry in entries]
 
 
 def _row(request: HttpRequest, entry: AuditEntry) -> dict[str, Any]:
