@@ -23,7 +23,7 @@ from django_pgqueue.declared.breakers import PAUSED_BY
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.display import duration as duration
 from django_pgqueue.display import full_date as full_date
-from django_pgqueue.display import number
+from django_pgqueue.display import number, percent
 from django_pgqueue.display import pretty_json as pretty_json
 from django_pgqueue.display import shortened as shortened
 from django_pgqueue.display import visible as visible
@@ -158,7 +158,7 @@ def progress_bar(progress: Progress | None) -> SafeString | str:
         '<progress class="pgqueue-progress" value="{}" max="1" title="{percent}" aria-label="{}">{percent}</progress>',
         f"{fraction:.4f}",
         _("progress"),
-        percent=f"{fraction:.0%}",
+        percent=percent(fraction),
     )
 
 

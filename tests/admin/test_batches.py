@@ -194,7 +194,7 @@ def test_page_of_closed_batch_without_unfinished_jobs_says_what_it_waits_for(vie
 def test_page_lists_failed_jobs_with_links(viewer: Client) -> None:
     batch = failed_batch(description="Import <17>")
     page = page_of(viewer, batch)
-    assert "3 of 3 jobs have ended (100%): 2 succeeded, 1 dead" in page
+    assert "3 of 3 jobs have ended (100 %): 2 succeeded, 1 dead" in page
     assert "Import &lt;17&gt;" in page and "secret error" in page
     assert "tests.app.tasks.fail" in page and "tests.app.tasks.add" not in page  # those have succeeded
     assert f'href="/admin/pgqueue/deadjob/?batch={batch.id}"' in page

@@ -21,10 +21,11 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
 from django_pgqueue.admin import charts, databases
-from django_pgqueue.admin.chart_scales import number_text, seconds_text, share_text
+from django_pgqueue.admin.chart_scales import number_text, seconds_text
 from django_pgqueue.admin.charts import ChartValues, Period
 from django_pgqueue.admin.formatting import moment, visible
 from django_pgqueue.admin.past_acts import chart_marks
+from django_pgqueue.display import percent
 from django_pgqueue.tasks import registry
 
 SPAN: Final = "span"
@@ -212,7 +213,7 @@ def _row(point: stats.Point, earlier: Sequence[stats.Point]) -> dict[str, str]:
         "length": seconds_text(point.seconds),
         "succeeded": number_text(point.per_minute(point.counts.succeeded)),
         "failed": number_text(point.per_minute(point.counts.failed)),
-        "share": "–" if share is None else share_text(share),
+        "share": "–" if share is None else percent(share),
         "before": "–" if before is None else number_text(_ended_per_minute(before)),
         **{name: "–" if seconds is None else seconds_text(seconds) for name, seconds in durations.items()},
     }

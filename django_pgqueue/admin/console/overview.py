@@ -24,7 +24,7 @@ from django_pgqueue.admin.charts import rate_text, seconds_text
 from django_pgqueue.admin.console import activity
 from django_pgqueue.admin.formatting import breakable, count_note, moment, shortened
 from django_pgqueue.admin.navigation import allowed_url, jobs_url
-from django_pgqueue.display import number
+from django_pgqueue.display import number, percent
 from django_pgqueue.doctor import Finding, Level, examine
 from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.job_search import NO_CLASS
@@ -229,16 +229,15 @@ def _failing(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> lis
         {
             "task": breakable(shortened(task.name)),
             "figure": number(task.counts.failed),
-            "note": _("%(share)s of the attempts") % {"share": _percent(task.counts)},
+            "note": _("%(share)s of the attempts") % {"share": percent(_failed_share(task.counts))},
             "url": allowed_url(request, "deadjob_changelist", task=task.name, since="day"),
         }
         for task in failing[:TASKS_LIMIT]
     ]
 
 
-def _percent(counts: stats.AttemptCounts) -> str:
-    share = 100 * counts.failed / (counts.failed + counts.succeeded)
-    return "< 1 %" if share < 1 else f"{share:.0f} %"
+def _failed_share(counts: stats.AttemptCounts) -> float:
+    return counts.failed / (counts.failed + counts.succeeded)
 
 
 def _slowest(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[dict[str, str]]:

@@ -18,7 +18,7 @@ from django_pgqueue.admin import shown
 from django_pgqueue.admin.formatting import LABELS, breakable, by_until, count_note, duration, visible
 from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.admin.schedules.expression_text import expression_text
-from django_pgqueue.display import number
+from django_pgqueue.display import number, percent
 from django_pgqueue.schedules import declarations
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.task_descriptions import depth_of, own_options, signature_of_call, summary_of
@@ -132,7 +132,7 @@ def _day(found: Iterable[stats.TaskThroughput]) -> dict[str, str] | None:
     return {
         "attempts": number(attempts),
         "failed": number(failed),
-        "failed_share": f"{number(100 * failed / attempts, 1)}%",
+        "failed_share": percent(failed / attempts),
         "run": _spans(run.p50, run.p95),
         "wait": _spans(wait.p95),
     }
