@@ -41,9 +41,10 @@ TIMES: Final = frozenset({"since", "until", "before", "held_until", "tick_at"})
 """The values of a filter that are times."""
 VALUES: Final = {
     "concurrency": gettext_lazy("concurrency"), "rate": gettext_lazy("rate"), "burst": gettext_lazy("burst"),
-    "share": gettext_lazy("share"), "until": gettext_lazy("until"),
+    "share": gettext_lazy("share"), "until": gettext_lazy("until"), "since": gettext_lazy("since"),
+    "by": gettext_lazy("by"),
 }  # fmt: skip
-"""The words for the values of an override."""
+"""The words for the values of an override, and for those of a pause that another act has ended or replaced."""
 ERASABLE: Final = {
     "arguments": gettext_lazy("arguments"), "results": gettext_lazy("results"), "errors": gettext_lazy("errors"),
     "logs": gettext_lazy("logs"),

@@ -276,7 +276,7 @@ def test_audit_shows_the_end_of_an_override_as_a_date(settings: Any) -> None:
 
 
 def test_audit_names_the_values_of_an_override_in_the_language_of_the_user() -> None:
-    assert {*bulk_acts.VALUES} == {*Override._fields, "until"}, "an override has a value without a word"
+    assert {*bulk_acts.VALUES} == {*Override._fields, "until", "since", "by"}, "a value has no word"
     with mock.patch.dict(bulk_acts.VALUES, concurrency="Gleichzeitige"):
         shown = bulk_acts.described(HttpRequest(), {"before": {"concurrency": 2, "own\u202e": 3}})
     assert [text for _name, text in shown] == ["Gleichzeitige 2, own\\u202e 3"]

@@ -63,7 +63,7 @@ def acts_on_batch(request: HttpRequest, object_id: str) -> dict[str, Any]:
         return {}
     read = _read(alias, batch)
     nested = nested_batches(batch.pk, alias)
-    first_jobs = {act.first_job for act in read} - {None}
+    first_jobs = {act.first_job for act in read if act.first_job is not None}
     jobs = Job.objects.using(alias).filter(pk__in=first_jobs, batch_id__in=nested)
     own = set(jobs.values_list("pk", flat=True))
     found = [act.act_id for act in read if act.batch_id == batch.pk or act.first_job in own][:SHOWN]

@@ -28,7 +28,11 @@ SEARCHED: Final = 50_000
 PEOPLE_READ: Final = 1000
 """Latest entries whose names the field for a person suggests."""
 OF_SCHEDULES: Final = frozenset(
-    act.name for act in (acts.RUN_SCHEDULE, *acts.CHANGING_NO_JOBS.values()) if act.name.endswith(("schedule", "_run"))
+    act.name
+    for act in (
+        *(acts.RUN_SCHEDULE, acts.PAUSE_SCHEDULE, acts.RESUME_SCHEDULE, acts.SKIP_NEXT_RUN, acts.UNDO_SKIP),
+        acts.DELETE_SCHEDULE,
+    )
 )
 GROUPS: Final[tuple[tuple[Promise | str, tuple[str, ...]], ...]] = (
     (
