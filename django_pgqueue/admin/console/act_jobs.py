@@ -35,7 +35,7 @@ PARTS: Final[dict[str, Any]] = {
     UNFINISHED: ngettext_lazy("%(count)s not finished", "%(count)s not finished", "number"),
     REMOVED: ngettext_lazy("%(count)s no longer exists", "%(count)s no longer exist", "number"),
 }
-"""What can have become of a retried job, in the order of the page."""
+"""The texts for what a retried job can have become, in the order of the page."""
 ORDER: Final = (State.DEAD, UNFINISHED, State.CANCELLED, State.SUCCEEDED, REMOVED)
 
 
@@ -48,7 +48,7 @@ class ChangedJob(NamedTuple):
 
     @property
     def became(self) -> str:
-        """What became of it: a key of `PARTS`."""
+        """The key of `PARTS` for what became of it."""
         if self.state is None:
             return REMOVED
         return self.state if self.state in FINISHED else UNFINISHED

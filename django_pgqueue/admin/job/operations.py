@@ -169,7 +169,7 @@ class CancelOperation(JobOperation):
             submit=_("Yes, stop it"),
             back=back,
             notes=[
-                _("Its task is stopped in the middle. What it has done already outside the database stays done."),
+                _("Its task is stopped in the middle. Its effects outside the database stay."),
                 _("The job is then cancelled, and is not tried again. You can retry it afterwards."),
             ],
             hidden=shown.hidden(seen) + shown.hidden_input(confirmation.FIELD, 1) + shown.hidden_input("back", back),

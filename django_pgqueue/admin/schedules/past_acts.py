@@ -25,7 +25,7 @@ ACTIONS: Final = (PAUSE_SCHEDULE.name, RESUME_SCHEDULE.name, SKIP_NEXT_RUN.name)
 
 
 class ActsShown(NamedTuple):
-    """Who has paused a schedule, and which run was skipped by whom. "" if it is not paused, or if none was."""
+    """The texts about the pause of a schedule and its skipped run. "" if it is not paused, or if no run is skipped."""
 
     pause: str
     skip: str
