@@ -16,7 +16,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, QueryDict
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext, pgettext
 
 from django_pgqueue.acts import AUDITED, JOB_ACTS
 from django_pgqueue.display import number
@@ -169,7 +169,7 @@ def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]
     }  # fmt: skip
     for name, title in names.items():
         if (value := chosen.get(name)) not in (None, [], "") or (name == "exception_class" and value == ""):
-            yield title, _shown(value, is_time=name in TIMES) if value != "" else _("none")
+            yield title, _shown(value, is_time=name in TIMES) if value != "" else pgettext("exception class", "none")
     if ids := chosen.get("job_ids") or chosen.get("jobs"):
         yield _("Jobs by number"), _numbers(ids)
     if isinstance(count := chosen.get("edited"), int) and count:

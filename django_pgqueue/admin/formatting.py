@@ -17,7 +17,7 @@ from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from django_pgqueue.declared.breakers import PAUSED_BY
 from django_pgqueue.declared.steps import is_endless
@@ -50,7 +50,7 @@ LABELS: Final = {
 """The words for states, translated. Each has a CSS class with a colour and a sign of its own."""
 WORDS: Final = {
     **LABELS,
-    Outcome.FAILED: gettext_lazy("failed"),
+    Outcome.FAILED: pgettext_lazy("attempt", "failed"),
     Outcome.CRASHED: gettext_lazy("crashed"),
     Outcome.RELEASED: gettext_lazy("released"),
     Outcome.SNOOZED: gettext_lazy("snoozed"),

@@ -86,6 +86,15 @@ def test_catalogues_are_complete() -> None:
     assert [problem for language in catalogues.LANGUAGES for problem in catalogues.problems(language, found)] == []
 
 
+def test_words_of_several_nouns_have_a_context() -> None:
+    """German, French and Spanish have other forms for a step that failed and for attempts that failed."""
+    found = {(context, text) for context, text in catalogues.texts(catalogues.extracted()) if isinstance(text, str)}
+    assert {context for context, text in found if text == "failed"} >= {"attempt", "attempts", "batch", "step"}
+    assert {context for context, text in found if text == "due"} >= {"", "jobs"}
+    assert found >= {("jitter", "none"), ("exception class", "none")}
+    assert ("jobs", "none") in found, "the text of a template"
+
+
 def test_no_text_stands_inside_of_an_f_string() -> None:
     """Python 3.11 reads an f-string as one token, so no tool would find the text."""
     found = [

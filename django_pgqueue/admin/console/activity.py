@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext
 
 from django_pgqueue import stats
 from django_pgqueue.admin import charts, databases
@@ -111,12 +111,12 @@ def _charts(
 ) -> list[charts.Chart]:
     slots = list(_slots(period, span.slot))
     rates = [
-        charts.Series("failed", _("failed"), _rates(slots, points, "failed")),
+        charts.Series("failed", pgettext("attempts", "failed"), _rates(slots, points, "failed")),
         charts.Series("succeeded", _("completed"), _rates(slots, points, "succeeded")),
     ]
     read = [charts.Slot(point.starts_at, point.seconds) for point in points]
     wait, run = _percentiles([point.wait for point in points]), _percentiles([point.run for point in points])
-    failing = [charts.Series("share", _("failed"), [failure_rate(point.counts) for point in points])]
+    failing = [charts.Series("share", pgettext("attempts", "failed"), [failure_rate(point.counts) for point in points])]
     of_day = _("the day before, each hour")
     p95 = _("p95 the day before, each hour")
     before = partial(_before, earlier)

@@ -15,7 +15,7 @@ from django.db import DatabaseError, connections
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext
 
 from django_pgqueue import stats
 from django_pgqueue.admin import private
@@ -157,7 +157,7 @@ def tiles(request: HttpRequest, overview: stats.Overview) -> Tiles:
 def _main_tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
     """Yield the figures that say whether the queue works."""
     oldest, due = overview.oldest_due_seconds, jobs_url(request, "due")
-    yield Tile(_("due"), overview.due, due)
+    yield Tile(pgettext("jobs", "due"), overview.due, due)
     yield Tile(_("oldest due"), "–" if oldest is None else seconds_text(oldest), due)
     yield Tile(_("running"), overview.running, jobs_url(request, "running"), prefetched_note(overview))
     dead = overview.dead_24h

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext
 
 from django_pgqueue import acts, stats
 from django_pgqueue.admin import shown
@@ -100,7 +101,7 @@ def _in_words(times: Any) -> str:
 def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[dict[str, Any]]:
     """Return the numbers of jobs that are not 0, or not known, each with a link to the list of these jobs."""
     of_states = (
-        (_("due"), depth.due, "job", "due"),
+        (pgettext("jobs", "due"), depth.due, "job", "due"),
         (_("paused"), depth.paused, "job", "paused"),
         (_("held by their limit"), depth.held, "job", "due"),
         (_("scheduled"), depth.scheduled, "job", "scheduled"),
