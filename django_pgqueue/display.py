@@ -72,6 +72,24 @@ def number(value: float, decimals: int = 0) -> str:
     return formats.number_format(f"{value:.{decimals}f}", decimals, use_l10n=True, force_grouping=True)
 
 
+def percent(share: float, decimals: int | None = None) -> str:
+    """Return a share as the active language writes a percentage: in English 12.5 %, in German 12,5 %.
+
+    By default it has a decimal below 10 %, and above 99 %. Only a share of all is 100 %, and only nothing is 0 %. With
+    `decimals`, it has as many at most.
+    """
+    if decimals is None:
+        if 0 < share < 0.0005:
+            return "< " + percent(0.001)
+        has_decimal = share < 0.0995 or 0.99 < share < 1
+        value = 99.9 if 0.999 < share < 1 else round(100 * share, 1 if has_decimal else 0)
+        decimals = int(value != int(value))
+    else:
+        value = round(100 * share, decimals)
+        decimals = len(f"{value:.{decimals}f}".rstrip("0").partition(".")[2])
+    return _("%(number)s %%") % {"number": number(value, decimals)}
+
+
 def duration(span: timedelta, *, brief: bool = False) -> str:
     """Return a duration in at most two units ("12 ms", "3.4 s", "5 min 2 s", "3 d 1 h"), or in one if `brief`."""
     seconds = abs(span.total_seconds())

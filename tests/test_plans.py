@@ -413,6 +413,11 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         SCHEDULES,
         {"pgqueue_schedulerun_tick"},
     ),
+    "UNDO_SKIP": (
+        lambda c: {**as_read(c), "tick_at": as_read(c)["expected_at"]},
+        SCHEDULES,
+        {"pgqueue_schedulerun_tick"},
+    ),
     "CONFIRM_SCHEDULES": (as_read, SCHEDULES, set()),
     "REMOVE_SCHEDULES": (lambda c: {**as_read(c), "confirmed_seconds": 180.0}, RUNS, {"pgqueue_schedulerun_tick"}),
     "PRUNE_SCHEDULE_RUNS": (

@@ -491,6 +491,7 @@ def call_everything_of_schedules(engine):
     schedules.pause_schedule(engine, schedule_id)
     schedules.resume_schedule(engine, schedule_id, schedule.next_run_at)
     schedules.skip_run(engine, helpers.schedule_of(engine, schedule_id), schedule.next_run_at, "ada")
+    schedules.undo_skip(engine, helpers.schedule_of(engine, schedule_id), schedule.next_run_at)
     schedules.prune_schedule_runs(engine, 0.0, kept=0)
     schedules.remove_schedules(engine, [schedule_id], 0.0)
 

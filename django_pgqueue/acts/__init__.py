@@ -93,6 +93,7 @@ RUN_SCHEDULE: Final = OperatorAct("run_schedule", _("Run now"), ("pgqueue.view_s
 PAUSE_SCHEDULE: Final = OperatorAct("pause_schedule", _("Pause"), SCHEDULES)
 RESUME_SCHEDULE: Final = OperatorAct("resume_schedule", _("Resume"), SCHEDULES)
 SKIP_NEXT_RUN: Final = OperatorAct("skip_run", _("Skip the next run"), SCHEDULES)
+UNDO_SKIP: Final = OperatorAct("undo_skip", _("Undo the skip"), SCHEDULES)
 CLOSE_BATCH: Final = OperatorAct("close_batch", _("Close a batch"), ("pgqueue.view_jobbatch", "pgqueue.close_batch"))
 
 RETRY_FROM: Final = OperatorAct(RETRY.name, _("Retry from here"), (*RETRY.permissions, "pgqueue.view_jobbatch"))
@@ -105,7 +106,7 @@ CHANGING_NO_JOBS: Final = {
     act.name: act
     for act in (
         *(STOP_WORKER, LIVE_STACK, OVERRIDE_LIMIT, RESTORE_LIMIT, END_HOLD, PAUSE, RESUME),
-        *(PAUSE_SCHEDULE, RESUME_SCHEDULE, SKIP_NEXT_RUN, DELETE_SCHEDULE, CLOSE_BATCH),
+        *(PAUSE_SCHEDULE, RESUME_SCHEDULE, SKIP_NEXT_RUN, UNDO_SKIP, DELETE_SCHEDULE, CLOSE_BATCH),
     )
 }
 AUDITED: Final = {

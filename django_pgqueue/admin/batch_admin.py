@@ -19,6 +19,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
+from django_pgqueue.acts import VIEW_JOB
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.display import number
 from django_pgqueue.models import JobBatch
@@ -28,6 +29,7 @@ from django_pgqueue.stats.batch_counts import batch_counts
 from . import databases
 from .batches.acts import act_urls, not_found
 from .batches.page import batch_page
+from .batches.past_acts import acts_on_batch
 from .batches.words import STATES, badges, with_words
 from .formatting import moment_ago, visible
 from .list_filters import BatchFilter, JobFilter, row_id_of
@@ -104,6 +106,7 @@ class BatchAdmin(ReadOnlyAdmin):
     list_display = ["number", "title", "state_badge", "progress", "created", "ended", "part_of"]
     list_display_links = ["number", "title"]
     list_filter = [ParentFilter, StageFilter]
+    object_history_template = "pgqueue/admin/batch_history.html"
     list_per_page = 50
     list_max_show_all = 0  # a page is never longer
     ordering = ["-id"]
@@ -150,6 +153,14 @@ class BatchAdmin(ReadOnlyAdmin):
         batches = JobBatch.objects.using(databases.chosen(request))
         newest = batches.order_by("-pk").values_list("pk", flat=True).first() or 0
         return queryset.filter(pk__gt=newest - SEARCHED, description__icontains=term), False
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the acts of the audit on a batch and its jobs, beside Django's log. They need the permission on jobs."""
+        request.current_app = self.admin_site.name
+        acts = acts_on_batch(request, object_id) if request.user.has_perm(VIEW_JOB) else {}
+        return super().history_view(request, object_id, {**acts, **(extra_context or {})})
 
     @method_decorator(require_safe)
     def change_view(

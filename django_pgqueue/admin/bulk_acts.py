@@ -16,7 +16,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, QueryDict
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext, pgettext
 
 from django_pgqueue.acts import AUDITED, JOB_ACTS
 from django_pgqueue.display import number
@@ -39,6 +39,17 @@ NUMBERS_SHOWN: Final = 10
 """Numbers of jobs that the description of a filter shows."""
 TIMES: Final = frozenset({"since", "until", "before", "held_until", "tick_at"})
 """The values of a filter that are times."""
+VALUES: Final = {
+    "concurrency": gettext_lazy("concurrency"), "rate": gettext_lazy("rate"), "burst": gettext_lazy("burst"),
+    "share": gettext_lazy("share"), "until": gettext_lazy("until"), "since": gettext_lazy("since"),
+    "by": gettext_lazy("by"),
+}  # fmt: skip
+"""The words for the values of an override, and for those of a pause that another act has ended or replaced."""
+ERASABLE: Final = {
+    "arguments": gettext_lazy("arguments"), "results": gettext_lazy("results"), "errors": gettext_lazy("errors"),
+    "logs": gettext_lazy("logs"),
+}  # fmt: skip
+"""The words for what an act can erase."""
 
 
 def _text(value: Any) -> str:
@@ -154,11 +165,11 @@ def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]
         "to_priority": _("To priority"), "erased": _("Erased"), "selected": _("Selected jobs"),
         "worker": _("Worker"), "limit_key": _("Limit"), "after": _("After"), "held_until": _("Held until"),
         "paused": _("Paused"), "schedule": _("Schedule"), "tick_at": _("Run"), "batch_id": _("Batch"),
-        "from_job": _("From job"),
+        "from_job": _("From job"), "search": _("Search key"),
     }  # fmt: skip
     for name, title in names.items():
         if (value := chosen.get(name)) not in (None, [], "") or (name == "exception_class" and value == ""):
-            yield title, _shown(value, is_time=name in TIMES) if value != "" else _("none")
+            yield title, _shown(value, is_time=name in TIMES) if value != "" else pgettext("exception class", "none")
     if ids := chosen.get("job_ids") or chosen.get("jobs"):
         yield _("Jobs by number"), _numbers(ids)
     if isinstance(count := chosen.get("edited"), int) and count:
@@ -181,11 +192,16 @@ def _numbers(ids: Any) -> str:
 
 def _shown(value: Any, *, is_time: bool) -> str:
     if isinstance(value, Mapping):  # the values of an override or of a pause
-        pairs = list(value.items())[:20]
-        return ", ".join(f"{visible(name)} {_value_text(each, is_time=name in TIMES)}" for name, each in pairs)
+        pairs = ((name, _value_text(each, is_time=name in TIMES)) for name, each in list(value.items())[:20])
+        return ", ".join(f"{VALUES.get(name) or visible(name)} {text}" for name, text in pairs)
     if isinstance(value, list):
-        return ", ".join(word_text(each) for each in value[:20])
+        return ", ".join(map(word_of_value, value[:20]))
     return _value_text(value, is_time=is_time)
+
+
+def word_of_value(value: Any) -> str:
+    """Return a word of a filter in the language of the reader: a state, or what was erased."""
+    return str(ERASABLE[value]) if isinstance(value, str) and value in ERASABLE else word_text(value)
 
 
 def _value_text(value: Any, *, is_time: bool) -> str:

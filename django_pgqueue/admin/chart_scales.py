@@ -74,9 +74,3 @@ def rate_text(value: float | None, *, is_estimate: bool = False) -> str:
 def seconds_text(value: float) -> str:
     """Return a duration in seconds as text."""
     return duration(timedelta(seconds=value)) if value else "0"
-
-
-def share_text(value: float) -> str:
-    """Return a share in percent, with a decimal below 10 %."""
-    percent = round(100 * value, 1)
-    return f"{number(percent, 1 if percent < 10 and percent != int(percent) else 0)} %"

@@ -22,11 +22,10 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
 from django_pgqueue.admin.chart_ticks import ticks
-from django_pgqueue.display import full_date
+from django_pgqueue.display import full_date, percent
 
 from .chart_scales import (
     highest_shown,
-    share_text,
     top_of_duration,
     top_of_number,
     top_of_share,
@@ -218,7 +217,7 @@ def lines(given: ChartValues) -> Chart:
 
 def shares(given: ChartValues) -> Chart:
     """Return a chart of lines as `lines()` does. The values are shares from 0 to 1."""
-    return _lines(given, top_of_share, share_text)
+    return _lines(given, top_of_share, percent)
 
 
 def _lines(given: ChartValues, top_of: Callable[[float], float], text: Callable[[float], str]) -> Chart:

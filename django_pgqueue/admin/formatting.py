@@ -17,13 +17,13 @@ from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from django_pgqueue.declared.breakers import PAUSED_BY
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.display import duration as duration
 from django_pgqueue.display import full_date as full_date
-from django_pgqueue.display import number
+from django_pgqueue.display import number, percent
 from django_pgqueue.display import pretty_json as pretty_json
 from django_pgqueue.display import shortened as shortened
 from django_pgqueue.display import visible as visible
@@ -50,7 +50,7 @@ LABELS: Final = {
 """The words for states, translated. Each has a CSS class with a colour and a sign of its own."""
 WORDS: Final = {
     **LABELS,
-    Outcome.FAILED: gettext_lazy("failed"),
+    Outcome.FAILED: pgettext_lazy("attempt", "failed"),
     Outcome.CRASHED: gettext_lazy("crashed"),
     Outcome.RELEASED: gettext_lazy("released"),
     Outcome.SNOOZED: gettext_lazy("snoozed"),
@@ -158,7 +158,7 @@ def progress_bar(progress: Progress | None) -> SafeString | str:
         '<progress class="pgqueue-progress" value="{}" max="1" title="{percent}" aria-label="{}">{percent}</progress>',
         f"{fraction:.4f}",
         _("progress"),
-        percent=f"{fraction:.0%}",
+        percent=percent(fraction),
     )
 
 

@@ -43,13 +43,13 @@ from .job.actions import (
     ON_ONE_JOB,
     RETRY,
     RUN_NOW,
-    JobOperation,
     act_on_many,
     act_on_one,
 )
 from .job.columns import JobColumns, with_latest_execution
 from .job.edit_and_retry import edit_view
 from .job.list_pages import FoundPaginator, JobChangeList
+from .job.operations import JobOperation
 from .job.page import job_page
 from .limits.form import form_url
 from .list_filters import (

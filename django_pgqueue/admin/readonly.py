@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final, cast
 
+from django.conf import settings
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ChangeList
@@ -22,6 +23,7 @@ from django.utils.text import capfirst
 
 from django_pgqueue.admin import databases
 from django_pgqueue.db.fields import statement_time
+from django_pgqueue.display import number
 
 from .act_view import forget_counts
 from .list_filters import row_id_of
@@ -58,6 +60,27 @@ class BoundedPaginator(Paginator):  # type: ignore[type-arg]  # not generic at r
         return rows.order_by().values("pk")[: COUNT_LIMIT + 1].count()
 
 
+class ShownCount(int):
+    """The number of rows of a list. Django's templates show it as text, such as "10,000+" if there are more rows.
+
+    With `USE_THOUSAND_SEPARATOR`, Django separates the digits of the text itself, so it gets digits only.
+    """
+
+    is_bounded = False
+
+    @classmethod
+    def of(cls, paginator: Any, count: int) -> ShownCount:
+        """Return the count of a paginator."""
+        found = cls(count)
+        found.is_bounded = bool(getattr(paginator, "is_bounded", False))
+        return found
+
+    def __str__(self) -> str:
+        if settings.USE_THOUSAND_SEPARATOR:
+            return int.__repr__(self)
+        return f"{number(int(self))}{'+' if self.is_bounded else ''}"
+
+
 def column(description: Any, value: Callable[[Any], Any], **options: Any) -> Any:
     """Return a column for `list_display` that shows `value(row)`."""
     return admin.display(description=description, **options)(lambda admin, row: value(row))
@@ -87,6 +110,16 @@ class DatabaseChangeList(ChangeList):
 
     def url_for_result(self, result: Any) -> str:
         return f"{super().url_for_result(result)}{self.database_query}"
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read the rows of the page. The templates show their count as text."""
+        super().get_results(request)
+        self.result_count = ShownCount.of(self.paginator, self.result_count)
+
+    @property
+    def count_limit(self) -> str:
+        """How many rows are counted at most."""
+        return number(cast(Any, self.paginator).count_limit)
 
     def drop_columns_of_zeros(self) -> None:
         """Leave out the columns of the model's integers that are 0 in each row of this page."""

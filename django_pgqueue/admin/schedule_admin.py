@@ -36,7 +36,8 @@ from .row_operations import selected_action
 from .schedules.actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered
 from .schedules.columns import ScheduleColumns, problem_of, shown_ticks
 from .schedules.form import OPERATION_FIELD, ScheduleForm
-from .schedules.past_runs import attach_runs, may_view_attempts, next_run, shown_runs, skipped_before
+from .schedules.past_acts import acts_shown
+from .schedules.past_runs import attach_runs, may_view_attempts, next_run, shown_runs
 from .schedules.pause_and_skip import act_urls, links, skip_selected
 from .shown import read_schedule, same_schedule_field, schedule_field
 
@@ -224,12 +225,13 @@ class ScheduleAdmin(ScheduleColumns):
 
     def _facts(self, schedule: Schedule) -> list[tuple[Any, Any]]:
         """Return the facts about a schedule as pairs of label and value."""
-        problem, found = problem_of(schedule), next_run(schedule)
+        problem, found, acts = problem_of(schedule), next_run(schedule), acts_shown(schedule)
         return [
             (_("State"), self.state(schedule)),
             (_("Problem"), problem and format_html('<span class="pgqueue-error">{}</span>', problem)),
             (_("Next run"), found and dated(found.at, schedule, with_zone=True)),
-            (_("Skipped run"), found and skipped_before(found)),
+            (_("Paused"), acts.pause),
+            (_("Skipped run"), acts.skip),
             (_("Last run"), dated(schedule.last_run_at, schedule, with_zone=True) or _("none yet")),
             (_("Last result"), self.last_result(schedule)),
             (_("Queue"), visible(job_options.current(schedule, "queue_name"))),

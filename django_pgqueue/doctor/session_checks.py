@@ -8,6 +8,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_pgqueue.display import number
+from django_pgqueue.display import percent as shown_percent
 
 from .findings import Level, Result, cannot_see, check, level_of, literal, ok, percent, quoted, span, worst
 from .session import Session
@@ -241,7 +242,7 @@ def _notify_queue(session: Session) -> Result:
     [usage] = session.row(NOTIFY_QUEUE)
     level = level_of(usage, warning=NOTIFY_WARNING, error=NOTIFY_ERROR)
     fix = _("End the oldest transaction of a session that listens: it keeps the queue from being emptied.")
-    what = _("The queue of notifications is %(share)s full.") % {"share": percent(usage, 1)}
+    what = _("The queue of notifications is %(share)s full.") % {"share": shown_percent(usage)}
     return Result(level, what, fix if level is not Level.OK else "", {"usage": usage})
 
 

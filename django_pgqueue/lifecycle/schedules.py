@@ -229,6 +229,17 @@ def skip_run(connection: Connection, scheduled: Scheduled, tick_at: datetime, sk
     return repeat_while_locked(skip, scheduled.schedule_id) is not None
 
 
+def undo_skip(connection: Connection, scheduled: Scheduled, tick_at: datetime) -> bool:
+    """Undo the skip of the next run of a schedule, which is at `tick_at`: remove the record of its tick.
+
+    Return False if the schedule has changed, is paused, has another next run, or if no operator has skipped this run.
+    Raise `JobLocked` if the row stays locked.
+    """
+    params = {"schedule_id": scheduled.schedule_id, "revision": scheduled.revision, "tick_at": tick_at}
+    undo = partial(execute_with_retry, connection, sql.schedules.UNDO_SKIP, params)
+    return repeat_while_locked(undo, scheduled.schedule_id) is not None
+
+
 def remove_schedules(connection: Connection, schedule_ids: Sequence[int], unconfirmed_seconds: float) -> list[int]:
     """Remove schedules of the admin, and those of code not confirmed for `unconfirmed_seconds`; return their ids."""
     params = {"schedule_ids": list(schedule_ids), "confirmed_seconds": unconfirmed_seconds}

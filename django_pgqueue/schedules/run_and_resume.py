@@ -1,4 +1,4 @@
-"""Run, pause, resume and remove schedules, and skip their runs, for an operator.
+"""Run, pause, resume and remove schedules, and skip their runs or undo that, for an operator.
 
 The admin and `manage.py pgqueue` call these functions.
 
@@ -57,6 +57,7 @@ def pause(
     *,
     until: datetime | timedelta | None = None,
     by: str = "",
+    reason: str = "",
 ) -> bool:
     """Pause a schedule until a time, or until `resume()`. Return False if that changes nothing.
 
@@ -75,7 +76,7 @@ def pause(
         if bounds and not switched.was_enabled:
             _plan_from_now(connection, schedule_id)
         end = {"until": switched.until.isoformat()} if switched.until else {}
-        _record(connection, "pause_schedule", schedule_id, name, by, about=end)
+        _record(connection, "pause_schedule", schedule_id, name, by, about=end, reason=reason)
     return True
 
 
@@ -121,6 +122,7 @@ def skip_run(
     tick_at: datetime,
     *,
     by: str = "",
+    reason: str = "",
     time_text: Callable[[datetime], str] = utc_text,
 ) -> None:
     """Skip the next run of a schedule, which the operator has seen at `tick_at`.
@@ -132,9 +134,23 @@ def skip_run(
     with transaction.atomic(using=connection.alias):
         if schedules.skip_run(connection, schedule, tick_at, by[:150]):
             run = {"tick_at": tick_at.isoformat()}
-            _record(connection, "skip_run", schedule.schedule_id, schedule.name, by, about=run)
+            _record(connection, "skip_run", schedule.schedule_id, schedule.name, by, about=run, reason=reason)
             return
     raise RunNotSkippedError(_why_not_skipped(_read(connection, schedule.schedule_id), tick_at, time_text))
+
+
+def undo_skip(connection: BaseDatabaseWrapper, schedule: Scheduled, tick_at: datetime, *, by: str = "") -> bool:
+    """Undo the skip of the next run of a schedule, at `tick_at`, so that a worker fires it. Return whether it did so.
+
+    It was not if the run has come, if no operator has skipped it, or if the schedule is paused, or has changed since
+    `schedule` was read. Raise `JobLocked` if the row stays locked.
+    """
+    with transaction.atomic(using=connection.alias):
+        is_undone = schedules.undo_skip(connection, schedule, tick_at)
+        if is_undone:
+            run = {"tick_at": tick_at.isoformat()}
+            _record(connection, "undo_skip", schedule.schedule_id, schedule.name, by, about=run)
+    return is_undone
 
 
 def _why_not_skipped(now: Scheduled | None, tick_at: datetime, time_text: Callable[[datetime], str]) -> str:
@@ -169,6 +185,8 @@ def _record(
     by: str,
     job_ids: Sequence[int] = (),
     about: Mapping[str, str] = MappingProxyType({}),
+    reason: str = "",
 ) -> None:
     """Write an entry of the audit. `about` has more values of its filter."""
-    add_audit(connection, action, {"schedule": name, "schedule_id": schedule_id, **about}, job_ids, done_by=by)
+    chosen = {"schedule": name, "schedule_id": schedule_id, **about}
+    add_audit(connection, action, chosen, job_ids, done_by=by, reason=reason)

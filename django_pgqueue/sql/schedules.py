@@ -229,6 +229,44 @@ SELECT EXISTS (
        (SELECT schedule_id FROM noted)
 """  # fmt: skip
 
+# Undo the skip of a schedule's next run, while it has not come: remove the record of the tick, so that FIRE fires it.
+#
+# Caller: lifecycle.schedules.undo_skip(), for an operator
+# Fence:  that of SKIP_RUN
+# Index:  pgqueue_schedulerun_tick
+#
+# The answer is that of RUN_SCHEDULE. Only a tick that an operator has skipped is removed.
+UNDO_SKIP: Final = """/* pgqueue:undo_skip */
+WITH mine AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_schedule
+    WHERE """ + WITH_NEXT_RUN + """
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+removed AS (
+    DELETE FROM pgqueue_schedulerun
+    WHERE schedule_id = ANY (ARRAY (SELECT id FROM mine)) AND tick_at = %(tick_at)s::timestamptz
+      AND skipped_by IS NOT NULL
+    RETURNING schedule_id
+),
+changed AS (
+    UPDATE pgqueue_schedule
+    SET revision = revision + 1
+    WHERE id = ANY (ARRAY (SELECT schedule_id FROM removed))
+)
+SELECT EXISTS (
+           SELECT
+           FROM pgqueue_schedule
+           WHERE """ + WITH_NEXT_RUN + """
+             AND EXISTS (
+                 SELECT
+                 FROM pgqueue_schedulerun
+                 WHERE schedule_id = %(schedule_id)s AND tick_at = %(tick_at)s::timestamptz AND skipped_by IS NOT NULL
+             )
+       ),
+       (SELECT schedule_id FROM removed)
+"""  # fmt: skip
+
 # Remove schedules with the records of their ticks. Only schedules of the admin are removed, and schedules of the code
 # that no worker confirms any more.
 #
@@ -385,7 +423,7 @@ SELECT id, what, job_id, CASE WHEN job_id IS NOT NULL THEN arguments::text END F
 # Locks:  the row of the schedule, SKIP LOCKED
 #
 # The first column of the answer is whether the row exists as the caller has seen it. If so, and the second column is
-# NULL, the row is locked. CHANGE_SCHEDULE, SWITCH_SCHEDULE and SKIP_RUN answer in the same way.
+# NULL, the row is locked. CHANGE_SCHEDULE, SWITCH_SCHEDULE, SKIP_RUN and UNDO_SKIP answer in the same way.
 RUN_SCHEDULE: Final = """/* pgqueue:run_schedule */
 WITH asked AS MATERIALIZED (
     SELECT id, arguments

@@ -22,15 +22,15 @@ RECORDED: Final = timedelta(days=6)
 RELEASES_READ: Final = 1000
 """Pairs of release and version that are read."""
 
-CANCELS_READ: Final = 5
-"""Latest acts that cancelled a job, of which `job_id` is given."""
+OF_JOB_READ: Final = 10
+"""Latest acts on the job `job_id` that are read."""
 
 # Return three kinds of rows:
 #
 # 1. The latest acts of each of some actions in a period, at most `limit` of each. An act that changed one job only is
 #    left out if its action is in `of_many`: the page of that job has it. The text of the filter is cut, because a
 #    filter can have 10,000 ids.
-# 2. The latest acts that cancelled the job `job_id`, in any period. None without an id.
+# 2. The latest acts on the job `job_id` whose action is in `on_job`, in any period. None without an id.
 # 3. When the first worker of each release and version of this package started, as far as the records of workers are
 #    kept, with no action. One probe of the index finds each pair. Processes without a supervisor are left out: they run
 #    one job of a person, or belong to a remote worker, whose version is that of its server.
@@ -70,7 +70,7 @@ CROSS JOIN LATERAL (
 ) AS act
 WHERE act.jobs > 1 OR act.action <> ALL (%(of_many)s::varchar[])
 UNION ALL
-SELECT cancel.id, cancel.action, cancel.began_at, cancel.done_by, cancel.reason, 1, cancel.filter
+SELECT of_job.id, of_job.action, of_job.began_at, of_job.done_by, of_job.reason, 1, of_job.filter
 FROM (
     SELECT entry.id, entry.action, entry.began_at, left(entry.done_by, 150) AS done_by,
            left(entry.reason, 500) AS reason, left(entry.filter::text, 2000) AS filter
@@ -78,10 +78,10 @@ FROM (
     CROSS JOIN LATERAL (
         SELECT id, action, began_at, done_by, reason, filter FROM pgqueue_audit WHERE id = changed.audit_id LIMIT 1
     ) AS entry
-    WHERE changed.job_id = %(job_id)s::bigint AND entry.action = 'cancel'
+    WHERE changed.job_id = %(job_id)s::bigint AND entry.action = ANY (%(on_job)s::varchar[])
     ORDER BY changed.job_id DESC, changed.audit_id DESC
-    LIMIT %(cancels)s
-) AS cancel
+    LIMIT %(of_job)s
+) AS of_job
 UNION ALL
 (
     SELECT 0, '', least(greatest(started_at, '0001-01-03 UTC'), '9999-12-28 UTC'), release, version, 0, ''
@@ -143,12 +143,12 @@ class PastActs(NamedTuple):
 
     Attributes:
         acts: The acts: the latest `READ` of each action.
-        cancels: The latest acts that cancelled the given job, in any period.
+        on_job: The latest `OF_JOB_READ` acts on the given job, in any period.
         starts: The releases whose first worker started in the period.
     """
 
     acts: list[PastAct]
-    cancels: list[PastAct]
+    on_job: list[PastAct]
     starts: list[FirstStart]
 
 
@@ -159,20 +159,22 @@ def past_acts(
     *,
     of_many: Collection[str] = (),
     job_id: int | None = None,
+    on_job: Collection[str] = (),
     database: str | None = None,
 ) -> PastActs:
     """Return what people and deploys did in a period. Runs one read-only statement.
 
     Args:
-        actions: The names of the acts. With `job_id`, "cancel" cannot be among them.
+        actions: The names of the acts.
         since: Beginning of the period, an aware datetime.
         until: End of the period, an aware datetime.
         of_many: The names of those acts that are left out if they changed one job only.
-        job_id: The id of a job. The result has the acts that cancelled it. None: it has no such acts.
+        job_id: The id of a job. The result has acts on it, also those before and after the period. None: it has none.
+        on_job: The names of the acts on this job, none of which is in `actions`.
         database: Alias of the database of the jobs. By default the database routers choose it.
     """
     params = {"actions": [*actions], "since": since, "until": until, "of_many": [*of_many], "job_id": job_id}
-    bounds = {"limit": READ, "cancels": CANCELS_READ, "releases": RELEASES_READ}
+    bounds = {"on_job": [*on_job], "limit": READ, "of_job": OF_JOB_READ, "releases": RELEASES_READ}
     acts: list[PastAct] = []
     starts: list[FirstStart] = []
     for act_id, action, at, first, second, count, chosen in execute(
@@ -184,8 +186,8 @@ def past_acts(
             starts.append(FirstStart(first, second, at))
     since = max(since, datetime.now(UTC) - RECORDED)
     acts.sort(key=lambda act: (act.began_at, act.act_id))
-    cancels = [act for act in acts if act.action not in actions]
-    return PastActs([act for act in acts if act.action in actions], cancels, _first_starts(starts, since, until))
+    done_to_job = [act for act in acts if act.action not in actions]
+    return PastActs([act for act in acts if act.action in actions], done_to_job, _first_starts(starts, since, until))
 
 
 def _first_starts(starts: Collection[FirstStart], since: datetime, until: datetime) -> list[FirstStart]:

@@ -25,7 +25,7 @@ from django_pgqueue import acts, control
 from django_pgqueue.admin.buttons import BUTTONS
 from django_pgqueue.admin.job.actions import ON_ONE_JOB
 from django_pgqueue.admin.schedules.actions import OPERATIONS
-from django_pgqueue.models import AuditEntry, JobBatch, LimitState, Pause, Schedule, Worker
+from django_pgqueue.models import AuditEntry, JobBatch, LimitState, Pause, Schedule, ScheduleRun, Worker
 from tests import helpers
 
 from .conftest import JobMaker
@@ -59,6 +59,11 @@ def hold() -> None:
 
 def pause_schedule() -> None:
     Schedule.objects.update(enabled=False)
+
+
+def skip_run() -> None:
+    schedule = Schedule.objects.get()
+    ScheduleRun.objects.create(schedule=schedule, tick_at=schedule.next_run_at, skipped_by="ada")
 
 
 JOB = "job/{dead}/change/"
@@ -102,6 +107,12 @@ CASES = [
         "schedule/{schedule}/pause_until/",
         "schedule/{schedule}/pause_until/",
         {"until": "2100-01-01T00:00:00"},
+    ),
+    Case(
+        acts.UNDO_SKIP,
+        "schedule/{schedule}/change/",
+        "schedule/{schedule}/undo_skip/",
+        prepare=skip_run,
     ),
     Case(acts.SKIP_NEXT_RUN, "schedule/{schedule}/skip/", "schedule/{schedule}/skip/"),
     Case(acts.RETRY_FROM, "jobbatch/{workflow}/retry_from/{node}/", "jobbatch/{workflow}/retry_from/{node}/"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -13,7 +14,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue import Batch, Workflow
-from django_pgqueue.lifecycle import bulk_acts
+from django_pgqueue.acts.batch_closing import close_batch
+from django_pgqueue.admin.batches import past_acts
+from django_pgqueue.lifecycle import audit, bulk_acts
 from django_pgqueue.models import AuditEntry, Job
 from django_pgqueue.stats.answers import Count
 from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts
@@ -191,7 +194,7 @@ def test_page_of_closed_batch_without_unfinished_jobs_says_what_it_waits_for(vie
 def test_page_lists_failed_jobs_with_links(viewer: Client) -> None:
     batch = failed_batch(description="Import <17>")
     page = page_of(viewer, batch)
-    assert "3 of 3 jobs have ended (100%): 2 succeeded, 1 dead" in page
+    assert "3 of 3 jobs have ended (100 %): 2 succeeded, 1 dead" in page
     assert "Import &lt;17&gt;" in page and "secret error" in page
     assert "tests.app.tasks.fail" in page and "tests.app.tasks.add" not in page  # those have succeeded
     assert f'href="/admin/pgqueue/deadjob/?batch={batch.id}"' in page
@@ -353,3 +356,52 @@ def test_retry_repairs_a_batch_with_nested_jobs(client_of: ClientOf) -> None:
     dead = Job.objects.get(state="dead")
     assert dead.batch_id == nested.id and fields["ids"] == str(dead.pk) and act.audit_id
     assert b"no such job now" in client.get(f"{BATCHES}{Batch().open().id}/retry/", follow=True).content
+
+
+# ------------------------------------------------------------------ the history
+
+
+def history_of(client: Client, batch_id: int | None) -> str:
+    return client.get(f"{BATCHES}{batch_id}/history/").content.decode()
+
+
+def listed_acts(client: Client, batch_id: int | None) -> list[int]:
+    return [int(each) for each in re.findall(r'bulk_act/\?id=(\d+)">', history_of(client, batch_id))]
+
+
+def test_history_shows_the_retry_from_the_page_of_the_batch(client_of: ClientOf) -> None:
+    parent, other = Batch().open(), failed_batch()
+    failed_batch(parent=parent)
+    client = client_of(*SEES, "retry_job")
+    assert "Nobody has changed this batch" in history_of(client, parent.id)
+    fields = dict(client.get(f"{BATCHES}{parent.id}/retry/").context["fields"])
+    client.post(f"{JOBS}bulk_preview/request/", {**fields, "action": "retry", "total": "1", "reason": "fixed"})
+    entry = AuditEntry.objects.get()
+    assert entry.job_count == 0 and listed_acts(client, parent.id) == [entry.pk], "no worker has begun it"
+    assert "fixed" in history_of(client, parent.id) and listed_acts(client, other.id) == []
+    AuditEntry.objects.update(filter={})
+    assert listed_acts(client, parent.id) == []
+    audit.record_audit(connection, entry.pk, [Job.objects.filter(state="dead").latest("pk").pk])
+    assert listed_acts(client, parent.id) == [entry.pk]
+
+
+def test_history_shows_acts_that_name_the_batch(client_of: ClientOf, make_user: Callable[..., Any]) -> None:
+    batch, other = Batch().open(), Batch().open()
+    act = close_batch(batch, by="ada") and AuditEntry.objects.get().pk
+    for broken in ({"batch_id": "x"}, {"job_ids": ["x", 10**30]}, {"note": "x" * 1000}):
+        AuditEntry.objects.create(action="close_batch", filter=broken)
+    client = client_of(*SEES)
+    assert listed_acts(client, batch.id) == [act] and listed_acts(client, other.id) == []
+    client.force_login(make_user("view_jobbatch", name="other"))
+    assert listed_acts(client, batch.id) == [], "acts need the permission on jobs"
+
+
+def test_history_reads_a_bounded_number_of_acts(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past_acts, "READ", 2)
+    batch = Batch().open()
+    close_batch(batch, by="ada")
+    assert "Only the latest" not in history_of(viewer, batch.id)
+    audit.add_audit(connection, "retry", {}, [])
+    assert "Only the latest 2 acts" in history_of(viewer, batch.id)
+    audit.add_audit(connection, "retry", {}, [])
+    assert listed_acts(viewer, batch.id) == []

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
+from unittest import mock
 from urllib.parse import urlencode
 
 import pytest
@@ -20,6 +21,7 @@ from django_pgqueue.admin import bulk_acts
 from django_pgqueue.admin.console import bulk_acts as pages
 from django_pgqueue.admin.console import bulk_preview
 from django_pgqueue.admin.formatting import full_date
+from django_pgqueue.declared.limit_policies import Override
 from django_pgqueue.lifecycle import audit
 from django_pgqueue.lifecycle import bulk_acts as lifecycle_bulk_acts
 from django_pgqueue.lifecycle.bulk_acts import Selection
@@ -271,6 +273,13 @@ def test_audit_shows_the_end_of_an_override_as_a_date(settings: Any) -> None:
     chosen = {"before": {"rate": "20261122"}, "after": {"rate": "9/m", "until": "2026-11-22T20:00+00:00"}}
     shown = dict(bulk_acts.described(HttpRequest(), chosen))
     assert shown == {"Before": "rate 20261122", "After": "rate 9/m, until 2026-11-23 05:00:00"}
+
+
+def test_audit_names_the_values_of_an_override_in_the_language_of_the_user() -> None:
+    assert {*bulk_acts.VALUES} == {*Override._fields, "until", "since", "by"}, "a value has no word"
+    with mock.patch.dict(bulk_acts.VALUES, concurrency="Gleichzeitige"):
+        shown = bulk_acts.described(HttpRequest(), {"before": {"concurrency": 2, "own\u202e": 3}})
+    assert [text for _name, text in shown] == ["Gleichzeitige 2, own\\u202e 3"]
 
 
 def test_audit_continues_on_older_pages(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -248,6 +249,10 @@ def test_retry_from_dead_letter_list_requeues_the_job(operator: Client, make_job
 def test_cancel_running_job_requests_stop_once(operator: Client, make_job: JobMaker) -> None:
     job = make_job("running")
     page = click(operator, job, "cancel").content.decode()
+    assert "which is running?" in page and "stopped in the middle" in page
+    assert not Job.objects.exclude(cancel_requested_at=None).exists() and not AuditEntry.objects.exists()
+    fields = dict(re.findall('name="(shown|confirmed|back)" value="([^"]*)"', page))
+    page = operator.post(f"{JOBS}{job.pk}/cancel/", fields, follow=True).content.decode()
     assert "asked to stop" in page
     assert f"{JOBS}{job.pk}/cancel/" not in page
     assert columns_of(job)[0] == "running" and job.cancel_requested_at

@@ -157,7 +157,7 @@ def test_progress_with_total_is_shown_as_a_bar(operator: Client, make_job: JobMa
     progress = {"progress_done": 1250.0, "progress_total": 5000.0, "progress_message": "<b>rows</b>\u202e"}
     job = make_job("running", progress_at=timezone.now(), **progress)
     page = page_of(operator, job)
-    assert '<progress class="pgqueue-progress" value="0.2500" max="1" title="25%" aria-label="progress">25%' in page
+    assert '<progress class="pgqueue-progress" value="0.2500" max="1" title="25 %" aria-label="progress">25 %' in page
     assert "1,250 of 5,000 · &lt;b&gt;rows&lt;/b&gt;\\u202e · " in page
     rows = operator.get(JOBS).content.decode()
     assert 'value="0.2500"' in rows

@@ -25,7 +25,7 @@ from django.utils import translation
 from django.utils.translation import trans_real
 
 from django_pgqueue import signals, states
-from django_pgqueue.display import duration, full_date, number
+from django_pgqueue.display import duration, full_date, number, percent
 from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.models import Job
 from django_pgqueue.stats.answers import Count
@@ -84,6 +84,15 @@ def test_catalogues_are_complete() -> None:
     found = catalogues.extracted()
     assert len(catalogues.texts(found)) > 1000
     assert [problem for language in catalogues.LANGUAGES for problem in catalogues.problems(language, found)] == []
+
+
+def test_words_of_several_nouns_have_a_context() -> None:
+    """German, French and Spanish have other forms for a step that failed and for attempts that failed."""
+    found = {(context, text) for context, text in catalogues.texts(catalogues.extracted()) if isinstance(text, str)}
+    assert {context for context, text in found if text == "failed"} >= {"attempt", "attempts", "batch", "step"}
+    assert {context for context, text in found if text == "due"} >= {"", "jobs"}
+    assert found >= {("jitter", "none"), ("exception class", "none")}
+    assert ("jobs", "none") in found, "the text of a template"
 
 
 def test_no_text_stands_inside_of_an_f_string() -> None:
@@ -150,11 +159,11 @@ def untranslated(html: str, allowed: set[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("language", "figures"),
     [
-        ("en", ["12,345.7", "3.4 s", "10,000+", "2026-11-30 17:51:03"]),
-        ("de", ["12.345,7", "3,4 s", "10.000+", "30.11.2026 17:51:03"]),
-        ("es", ["12\xa0345,7", "3,4 s", "10\xa0000+", "30/11/2026 17:51:03"]),
-        ("fr", ["12\xa0345,7", "3,4 s", "10\xa0000+", "30/11/2026 17:51:03"]),
-        (None, ["12,345.7", "3.4 s", "10,000+", "2026-11-30 17:51:03"]),
+        ("en", ["12,345.7", "3.4 s", "3.4 %", "10,000+", "2026-11-30 17:51:03"]),
+        ("de", ["12.345,7", "3,4 s", "3,4 %", "10.000+", "30.11.2026 17:51:03"]),
+        ("es", ["12\xa0345,7", "3,4 s", "3,4 %", "10\xa0000+", "30/11/2026 17:51:03"]),
+        ("fr", ["12\xa0345,7", "3,4 s", "3,4 %", "10\xa0000+", "30/11/2026 17:51:03"]),
+        (None, ["12,345.7", "3.4 s", "3.4 %", "10,000+", "2026-11-30 17:51:03"]),
     ],
 )
 @pytest.mark.quick
@@ -164,10 +173,29 @@ def test_numbers_and_dates_have_form_of_language(language: str | None, figures: 
         shown = [
             number(12345.66, 1),
             duration(timedelta(seconds=3.4)),
+            percent(0.034),
             str(Count(10_000, is_exact=False)),
             full_date(at),
         ]
     assert shown == figures
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [(0, "0 %"), (0.0001, "< 0.1 %"), (0.0005, "0.1 %"), (0.03, "3 %"), (0.099, "9.9 %"), (0.0996, "10 %"),
+     (0.125, "12 %"), (0.99, "99 %"), (0.9951, "99.5 %"), (0.99999, "99.9 %"), (1, "100 %"), (1.25, "125 %")],
+)  # fmt: skip
+@pytest.mark.quick
+def test_percentages_are_0_or_100_only_if_nothing_or_everything(share: float, shown: str) -> None:
+    assert percent(share) == shown
+    assert percent(0.125, 4) == "12.5 %" and percent(0.5, 4) == "50 %"
+
+
+def test_pages_write_percentages_with_one_function() -> None:
+    own = re.compile(r"""[:.][0-9]*%\}|\} ?%["'<]""")
+    others = {"display.py", "charts.py", "findings.py"}  # the function, places in a drawing, and limits of the doctor
+    sources = [path for path in catalogues.PACKAGE.rglob("*.py") if path.name not in others]
+    assert [path.name for path in sources if own.search(path.read_text())] == []
 
 
 COMMANDS = ("status", "queues", "tasks", "limits list", "schedules list", "workers", "jobs list", "dead list", "doctor")

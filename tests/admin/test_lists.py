@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from django_pgqueue import stats
 from django_pgqueue.admin import readonly
 from django_pgqueue.job_search import ready_jobs, search
 from django_pgqueue.lifecycle import claims
-from django_pgqueue.models import Job
+from django_pgqueue.models import Job, Pause
 from tests.admin.conftest import JobMaker, add_execution
 from tests.test_sql import nodes, rows_read
 
@@ -135,6 +136,26 @@ def test_count_over_limit_stops_and_is_marked(
     assert "only the first" in response.content.decode()
     [limit] = [q["sql"] for q in captured if "ORDER BY" in q["sql"] and q["sql"].endswith("LIMIT 4")]
     assert "pgqueue_job" in limit
+
+
+def test_count_of_a_list_has_separators_and_a_sign(
+    operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    for _ in range(2):
+        make_job("dead")
+    Pause.objects.create(kind="queue", name="mail")
+    shown = str(readonly.ShownCount.of(SimpleNamespace(is_bounded=True), 10_000))
+    assert shown == "10,000+" and str(readonly.ShownCount.of(object(), 10_000)) == "10,000"
+    monkeypatch.setattr(readonly, "COUNT_LIMIT", 1)
+    monkeypatch.setattr(readonly.BoundedPaginator, "count_limit", 12_000)
+    for url in (JOBS, DEAD):
+        page = " ".join(operator.get(url).content.decode().split())
+        assert "> 1+ " in page.partition('class="paginator"')[2][:60] and "1+ result (" in page, url
+    assert "1 pause" in " ".join(operator.get("/admin/pgqueue/pause/").content.decode().split())
+    Pause.objects.create(kind="queue", name="pdf")
+    assert "12,000+: only the first 12,000 rows" in operator.get("/admin/pgqueue/pause/").content.decode()
+    settings.USE_THOUSAND_SEPARATOR = True
+    assert "> 1 " in " ".join(operator.get(JOBS).content.decode().split()).partition('class="paginator"')[2][:60]
 
 
 def plans(client: Client, url: str) -> list[str]:

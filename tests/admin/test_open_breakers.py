@@ -57,7 +57,7 @@ def test_pages_show_the_slot_of_a_probing_breaker(operator: Client, make_job: Jo
     make_job(limit_key="site:a")
     rows = {label: plain(row) for label, row in rows_of(text_of(operator)).items()}
     assert "tax breaker probing" in rows["tax"] and PROBES in rows["tax"]
-    assert "at most 1 at a time · paused for 30 s when 50% of at least 20 attempts in 1 min fail" in rows["tax"]
+    assert "at most 1 at a time · paused for 30 s when 50 % of at least 20 attempts in 1 min fail" in rows["tax"]
     assert "at most 5 at a time" in rows["site"] and "keys with an open breaker: 1" in rows["site"]
     assert "at most 4 at a time" in rows["without"] and "breaker" not in rows["without"]
     text = text_of(operator, OF_LIMIT, limit="site")

@@ -163,6 +163,38 @@ def test_timeline_says_who_cancelled_the_job_and_why(operator: Client, make_job:
     assert not [label for label in timeline_of(operator, other) if "ada" in label]
 
 
+def test_timeline_shows_what_operators_did_to_the_job(operator: Client, make_job: JobMaker) -> None:
+    job = make_job("dead", enqueued_at=timezone.now() - timedelta(hours=1))
+    moved = {"word": "ready", "to_queue": "mail", "to_priority": 7}
+    acts: dict[str, dict[str, Any]] = {
+        "move": moved, "run_now": {"selected": 1}, "erase": {"jobs": [job.pk], "erased": ["results", "logs"]},
+        "edit_and_retry": {"jobs": [job.pk]},
+    }  # fmt: skip
+    for action, chosen in acts.items():
+        audit.add_audit(connection, action, chosen, [job.pk], done_by="ada", reason=f"why {action}")
+    new = make_job("ready", enqueued_at=timezone.now() + timedelta(hours=1))
+    audit.add_audit(connection, "edit_and_retry", {"jobs": [job.pk]}, [new.pk], done_by="ada")
+    audit.add_audit(connection, "move", {"selected": 1}, [new.pk], done_by="ada")
+    assert [label for label in timeline_of(operator, job) if "ada" in label] == [
+        "moved to the queue mail to the priority 7 by ada: why move",
+        "made due by ada: why run_now",
+        "values erased (results, logs) by ada: why erase",
+        "edited and retried as a new job by ada: why edit_and_retry",
+    ]
+    assert [label for label in timeline_of(operator, new) if "ada" in label] == [
+        "made from another job by ada",
+        "moved by ada",
+    ]
+
+
+def test_move_of_one_job_is_in_its_timeline(client_of: Callable[..., Client], make_job: JobMaker) -> None:
+    client = client_of("view_job", "move_job")
+    job = make_job(run_after=timezone.now() + timedelta(days=1))
+    client.post(f"{JOBS}{job.pk}/move/", {"queue_name": "other", "anyway": "on"}, follow=True)
+    assert "moved to the queue other by staff" in timeline_of(client, job)
+    assert AuditEntry.objects.get().filter == {"selected": 1, "to_queue": "other"}
+
+
 def test_timeline_has_the_latest_acts_and_says_so(operator: Client, make_job: JobMaker, monkeypatch: Any) -> None:
     monkeypatch.setattr(of_job, "SHOWN", 1)
     job = make_job(queue_name="mail", enqueued_at=timezone.now() - timedelta(hours=1))

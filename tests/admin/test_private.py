@@ -72,7 +72,7 @@ def test_user_without_permission_sees_no_data_of_a_job(client_of: Callable[..., 
     for query in ({"q": SECRET}, {"q": str(job.pk)}, {"q": job.task_name}, {"state": "dead"}):
         assert SECRET not in re.sub(r'value="[^"]*"|\?[^"]*"', "", text_of(client, JOBS, query)), query
     assert page.count(NO_PERMISSION) == 5, "arguments, headers, result, unique key, errors"
-    assert "KeyError" in page and "1 of 2" in page and "50%" in page
+    assert "KeyError" in page and "1 of 2" in page and "50 %" in page
     listed = text_of(client, JOBS)
     assert NO_PERMISSION in listed and NO_PERMISSION in text_of(client, DEAD)
     assert "KeyError" in listed

@@ -107,9 +107,9 @@ def test_pause_until_leaves_what_somebody_has_paused_meanwhile(planner: Client, 
 
 def test_pause_until_switches_off_and_says_until_when(planner: Client, db: None) -> None:
     schedule = make(missed="all")
-    assert "Pause until…" in text_of(planner, url_of(schedule, "change"))
-    assert "Each run that comes during the pause" in text_of(planner, url_of(schedule, "pause_until"))
-    for wrong in ("", "2001-01-01T00:00:00", "x"):
+    assert "Pause with an end or a reason…" in text_of(planner, url_of(schedule, "change"))
+    assert "each of its runs, the last 100 at most" in text_of(planner, url_of(schedule, "pause_until"))
+    for wrong in ("2001-01-01T00:00:00", "x"):
         assert planner.post(url_of(schedule, "pause_until"), {"until": wrong}).status_code == 200
     until = (timezone.now() + timedelta(days=2)).replace(microsecond=0)
     given = {"until": f"{until:%Y-%m-%dT%H:%M:%S}", **switch_of(planner, schedule)}
@@ -135,4 +135,39 @@ def test_acts_that_ask_need_their_permission(client_of: Callable[..., Client], d
         assert client.post(url_of(schedule, name), {"until": "2100-01-01T00:00:00"}).status_code == 403
     if "view_schedule" in held:
         text = text_of(client, url_of(schedule, "change"))
-        assert "Pause until…" not in text and "Skip the next run" not in text
+        assert "Pause with an end or a reason…" not in text and "Skip the next run" not in text
+
+
+def test_pause_without_an_end_stores_the_reason(planner: Client, db: None) -> None:
+    schedule = make()
+    given = {"until": "", "reason": "the shop\nis closed", **switch_of(planner, schedule)}
+    answer = planner.post(url_of(schedule, "pause_until"), given, follow=True).content.decode()
+    assert "The schedule is paused." in answer and re.search("at [0-9: -]+ by staff: the shop<", answer)
+    assert Schedule.objects.get().enabled is False
+    assert AuditEntry.objects.get().reason == "the shop\nis closed"
+    given.update(switch_of(planner, schedule))
+    answer = planner.post(url_of(schedule, "pause_until"), given, follow=True).content.decode()
+    assert "the schedule is paused already" in answer and AuditEntry.objects.count() == 1
+    shown = {"shown_schedule": f"{schedule.pk}:{schedule.revision}:"}
+    assert "the shop<" not in planner.post(url_of(schedule, "resume"), shown, follow=True).content.decode()
+    other = make("other")
+    lifecycle_schedules.pause_schedule(connection, other.pk)
+    assert "by staff" not in text_of(planner, url_of(other, "change")), "the pause of another schedule"
+
+
+def test_skip_stores_the_reason_and_can_be_undone(planner: Client, db: None) -> None:
+    schedule = make(expression="0 9 * * *")
+    at = Schedule.objects.get().next_run_at
+    assert "Undo the skip" not in text_of(planner, url_of(schedule, "change"))
+    given = {**shown_by(planner, url_of(schedule, "skip")), "reason": "holiday"}
+    planner.post(url_of(schedule, "skip"), given)
+    text = text_of(planner, url_of(schedule, "change"))
+    assert "was skipped by staff: holiday<" in text and "Undo the skip" in text
+    [shown] = set(re.findall('name="shown_schedule" value="([^"]*)"', text))
+    undo = url_of(schedule, "undo_skip")
+    answer = planner.post(undo, {"shown_schedule": shown}, follow=True).content.decode()
+    assert "The skip of 1 run is undone." in answer and "was skipped by" not in answer
+    assert not ScheduleRun.objects.exists() and Schedule.objects.get().next_run_at == at
+    assert AuditEntry.objects.latest("pk").action == "undo_skip"
+    answer = planner.post(undo, {"shown_schedule": shown}, follow=True).content.decode()
+    assert "Nothing was changed" in answer

@@ -78,7 +78,7 @@ def test_page_shows_figures_of_24_hours(operator, monkeypatch):
     found = [TaskThroughput(name=NAME, counts=counts, run=run, wait=wait)]
     monkeypatch.setattr(stats, "throughput_by_task", lambda *args, **options: found)
     row = row_of(text_of(operator), NAME)
-    for expected in (">20<", "5 <span", "(25.0%)", "500 ms / 3.0 s", "7.0 s"):
+    for expected in (">20<", "5 <span", "(25 %)", "500 ms / 3.0 s", "7.0 s"):
         assert expected in row, expected
 
 

@@ -72,6 +72,7 @@ PAGES: Final[dict[str, str]] = {
 """The path of each page below the admin's, with `{...}` for the id of a row of `examples()`."""
 QUESTIONS: Final[dict[str, tuple[str, str]]] = {
     "question, move": ("job, waiting", "Move"),
+    "question, cancel": ("job, running", "Cancel"),
     "question, delete": ("job, dead", "Delete"),
     "question, retry": ("job, succeeded", "Retry"),
 }

@@ -85,6 +85,7 @@ def test_operator_finds_where_job_hangs(page, worker):
     page.get_by_role("button", name="Show where it is now").click()
     expect(page.locator("#pgqueue-stack")).to_contain_text("context.lost.wait", timeout=WAIT_MS)
     page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Yes, stop it").click()
     worker.wait_for(lambda: Job.objects.filter(pk=job.pk, state="cancelled").exists())
 
 

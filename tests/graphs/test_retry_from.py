@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from io import StringIO
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -259,3 +261,48 @@ def test_graph_marks_failed_jobs_and_the_path_to_them(operator: Client) -> None:
     assert "Retry from here…" in text
     set_state("succeeded", *ids_of(workflow))
     assert "data-next-failed" not in operator.get(f"{BATCHES}{workflow.id}/change/").content.decode()
+
+
+# ------------------------------------------------------------------ the command
+
+
+def said_by(*arguments: object) -> str:
+    out = StringIO()
+    call_command("pgqueue", "jobs", "retry", *map(str, arguments), stdout=out)
+    return out.getvalue()
+
+
+def test_command_retries_a_node_with_its_dependents() -> None:
+    workflow = failed_in_the_middle()
+    ids = ids_of(workflow)
+    said = said_by(ids[1], "--with-dependents", "--dry-run")
+    assert f"4 jobs of workflow {workflow.id} to retry, in one step or not at all:" in said
+    assert f"{ids[1]}  dead      {tasks.broken_until_fixed.name}: will run" in said
+    assert "1 job among them have succeeded already" not in said and "1 job among them has succeeded already" in said
+    assert states(workflow)[1] == "dead" and not AuditEntry.objects.exists()
+    with pytest.raises(CommandError, match="Pass --yes"):
+        said_by(ids[1], "--with-dependents")
+    assert "Retried 4 jobs." in said_by(ids[1], "--with-dependents", "--yes", "--reason", "fixed")
+    assert states(workflow) == ["succeeded", "ready", "waiting", "waiting", "waiting"]
+    entry = AuditEntry.objects.get()
+    assert (entry.filter, entry.reason) == ({"batch_id": workflow.id, "from_job": ids[1]}, "fixed")
+
+
+def test_command_with_dependents_refuses_what_does_not_fit() -> None:
+    workflow = failed_in_the_middle()
+    first, dead, *_others = ids_of(workflow)
+    plain = tasks.note.enqueue("x").id
+    refused: dict[tuple[object, ...], str] = {
+        (first,): f"Nothing was changed: Job #{first} is succeeded",
+        (plain,): "is not a part of a workflow",
+        (10**9,): "does not exist",
+        (dead, first): "Pass the id of one job",
+        (): "Pass the id of one job",
+        (dead, "--state", "dead"): "Pass only --reason",
+        (dead, "--rate", "5"): "Pass only --reason",
+        (dead, "--finished"): "Pass only --reason",
+    }
+    for arguments, reason in refused.items():
+        with pytest.raises(CommandError, match=reason):
+            said_by(*arguments, "--with-dependents", "--yes")
+    assert states(workflow)[1] == "dead"

@@ -208,6 +208,22 @@ def test_schedules_skip_names_the_run_and_skips_it(pgqueue, monkeypatch):
     assert "one skipped" in pgqueue("schedules", "list").out
     with pytest.raises(CommandError, match="skipped already"):
         pgqueue("schedules", "skip", "nightly", "--yes")
+    assert pgqueue("schedules", "unskip", "nightly").out == f"The run at {text} is not skipped any more.\n"
+    assert not ScheduleRun.objects.exists()
+    entry = AuditEntry.objects.latest("pk")
+    assert (entry.action, entry.filter["tick_at"]) == ("undo_skip", at.isoformat())
+    with pytest.raises(CommandError, match="is not skipped, is due"):
+        pgqueue("schedules", "unskip", "nightly")
+
+
+def test_schedules_pause_and_skip_store_the_reason(pgqueue):
+    helpers.make_schedule(connection, due_in=3600.0)
+    pgqueue("schedules", "skip", "nightly", "--yes", "--reason", "holiday")
+    pgqueue("schedules", "pause", "nightly", "--reason", "migration")
+    assert list(AuditEntry.objects.order_by("pk").values_list("action", "reason")) == [
+        ("skip_run", "holiday"),
+        ("pause_schedule", "migration"),
+    ]
 
 
 @pytest.mark.parametrize(

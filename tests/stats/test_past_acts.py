@@ -68,17 +68,17 @@ def test_acts_on_one_job_are_left_out_for_actions_of_many():
     assert [act.act_id for act in read("retry", of_many=["retry"])] == [many], "it has changed one of the 40"
 
 
-def test_cancels_of_one_job_are_apart_and_the_latest(monkeypatch):
+def test_acts_on_one_job_are_apart_and_the_latest(monkeypatch):
     """They are outside the period, and an act on another job or with another name is not among them."""
-    monkeypatch.setattr(module, "CANCELS_READ", 2)
+    monkeypatch.setattr(module, "OF_JOB_READ", 2)
     entries = [add_act(-hours, "cancel", {"task_name": "app.one"}) for hours in (9, 8, 7)]
     others = [add_act(-5, "retry"), add_act(-4, "cancel")]
     for entry in (*entries, others[0]):
         audit.record_audit(connection, entry, [7, 8])
     audit.record_audit(connection, others[1], [8])
-    found = past_acts(("pause",), START, START + HOUR, job_id=7)
-    assert [(act.act_id, act.done_by) for act in found.cancels] == [(each, "ada") for each in entries[1:]]
-    assert (found.acts, past_acts(("pause",), START, START + HOUR).cancels) == ([], [])
+    found = past_acts(("pause",), START, START + HOUR, job_id=7, on_job=("cancel",))
+    assert [(act.act_id, act.done_by) for act in found.on_job] == [(each, "ada") for each in entries[1:]]
+    assert (found.acts, past_acts(("pause",), START, START + HOUR, on_job=("cancel",)).on_job) == ([], [])
 
 
 def test_acts_only_the_latest_are_read(monkeypatch):

@@ -222,6 +222,30 @@ def test_skip_run_next_tick_does_not_fire_and_later_ones_do(clock, engine, make_
     assert ticks() == [NINE + DAY]
 
 
+def test_undo_skip_lets_the_tick_fire_once(clock, engine, make_worker):
+    worker = make_worker(DAILY)
+    worker()
+    [seen] = schedules.read_schedules(engine)[1]
+    assert not schedules.undo_skip(engine, seen, NINE), "nobody has skipped it"
+    assert schedules.skip_run(engine, seen, NINE, "ada")
+    assert not schedules.undo_skip(engine, seen, NINE), "the page has shown the schedule before the skip"
+    [seen] = schedules.read_schedules(engine)[1]
+    assert not schedules.undo_skip(engine, seen, NINE + DAY)
+    assert schedules.undo_skip(engine, seen, NINE)
+    assert not schedules.undo_skip(engine, schedules.read_schedules(engine)[1][0], NINE), "a second click"
+    clock.set(NINE + timedelta(seconds=5))
+    worker()
+    assert ticks() == [NINE]
+
+
+def test_undo_skip_leaves_a_tick_that_was_recorded_otherwise(clock, engine, make_worker):
+    make_worker(DAILY)()
+    [seen] = schedules.read_schedules(engine)[1]
+    ScheduleRun.objects.create(schedule_id=seen.schedule_id, tick_at=NINE)
+    assert not schedules.undo_skip(engine, seen, NINE)
+    assert ScheduleRun.objects.count() == 1
+
+
 def test_skip_run_missed_tick_is_not_made_up_for(clock, engine, make_worker):
     worker = make_worker(DAILY)
     worker()

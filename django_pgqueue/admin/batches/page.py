@@ -31,6 +31,7 @@ from django_pgqueue.admin.navigation import allowed_url, page_url, rendered
 from django_pgqueue.admin.readonly import ReadOnlyAdmin
 from django_pgqueue.admin.workflows.graph import drawing
 from django_pgqueue.db.fields import statement_time
+from django_pgqueue.display import percent
 from django_pgqueue.models import Job, JobBatch
 from django_pgqueue.states import State
 from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts, jobs_of_batch
@@ -116,7 +117,7 @@ def progress(counts: BatchCounts) -> str:
     if not counts.total.value:
         return _("The batch has no job.")
     ended = counts.succeeded + counts.failed
-    share = f" ({ended.value / counts.total.value:.0%})" if counts.total.is_exact else ""
+    share = f" ({percent(ended.value / counts.total.value)})" if counts.total.is_exact else ""
     words = {"ended": ended, "total": counts.total, "share": share, "figures": batch_words.words(counts)}
     return _("%(ended)s of %(total)s jobs have ended%(share)s: %(figures)s") % words
 

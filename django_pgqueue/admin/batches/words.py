@@ -8,7 +8,7 @@ from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from django_pgqueue.admin.formatting import badge
 from django_pgqueue.models import JobBatch
@@ -19,7 +19,7 @@ STATES: Final[dict[str, tuple[Promise | str, str]]] = {
     OPEN: (gettext_lazy("open"), "scheduled"),
     RUNNING: (gettext_lazy("running"), "running"),
     COMPLETE: (gettext_lazy("complete"), "cancelled"),
-    FAILED: (gettext_lazy("failed"), "dead"),
+    FAILED: (pgettext_lazy("batch", "failed"), "dead"),
     SUCCEEDED: (gettext_lazy("succeeded"), "succeeded"),
 }
 """The label of each word, and the state of a job whose colour and sign it has."""

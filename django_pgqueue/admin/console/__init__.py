@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .bulk_acts import AUDIT, BULK_ACT, acts_on_job, stop_url
+from .bulk_acts import AUDIT, BULK_ACT, act_rows, acts_on_job, stop_url
 from .bulk_preview import BULK_PREVIEW, answer_list, request_url
 from .doctor import DOCTOR
 from .incidents import INCIDENTS
@@ -18,7 +18,7 @@ from .queues import QUEUE, QUEUES
 from .search import SEARCH
 from .tasks import TASKS
 
-__all__ = ["PAGES", "acts_on_job", "answer_list", "console_urls", "request_url", "stop_url"]
+__all__ = ["PAGES", "act_rows", "acts_on_job", "answer_list", "console_urls", "request_url", "stop_url"]
 
 PAGES: Final[tuple[ConsolePage, ...]] = (
     *(OVERVIEW, QUEUES, QUEUE, LIMITS, LIMIT, TASKS, INCIDENTS, AUDIT, DOCTOR),

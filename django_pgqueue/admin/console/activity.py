@@ -17,14 +17,15 @@ from typing import Any, Final, NamedTuple
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext
 
 from django_pgqueue import stats
 from django_pgqueue.admin import charts, databases
-from django_pgqueue.admin.chart_scales import number_text, seconds_text, share_text
+from django_pgqueue.admin.chart_scales import number_text, seconds_text
 from django_pgqueue.admin.charts import ChartValues, Period
 from django_pgqueue.admin.formatting import moment, visible
 from django_pgqueue.admin.past_acts import chart_marks
+from django_pgqueue.display import percent
 from django_pgqueue.tasks import registry
 
 SPAN: Final = "span"
@@ -110,12 +111,12 @@ def _charts(
 ) -> list[charts.Chart]:
     slots = list(_slots(period, span.slot))
     rates = [
-        charts.Series("failed", _("failed"), _rates(slots, points, "failed")),
+        charts.Series("failed", pgettext("attempts", "failed"), _rates(slots, points, "failed")),
         charts.Series("succeeded", _("completed"), _rates(slots, points, "succeeded")),
     ]
     read = [charts.Slot(point.starts_at, point.seconds) for point in points]
     wait, run = _percentiles([point.wait for point in points]), _percentiles([point.run for point in points])
-    failing = [charts.Series("share", _("failed"), [failure_rate(point.counts) for point in points])]
+    failing = [charts.Series("share", pgettext("attempts", "failed"), [failure_rate(point.counts) for point in points])]
     of_day = _("the day before, each hour")
     p95 = _("p95 the day before, each hour")
     before = partial(_before, earlier)
@@ -212,7 +213,7 @@ def _row(point: stats.Point, earlier: Sequence[stats.Point]) -> dict[str, str]:
         "length": seconds_text(point.seconds),
         "succeeded": number_text(point.per_minute(point.counts.succeeded)),
         "failed": number_text(point.per_minute(point.counts.failed)),
-        "share": "–" if share is None else share_text(share),
+        "share": "–" if share is None else percent(share),
         "before": "–" if before is None else number_text(_ended_per_minute(before)),
         **{name: "–" if seconds is None else seconds_text(seconds) for name, seconds in durations.items()},
     }

@@ -5,6 +5,7 @@ Both read the audit. While workers execute an act, its page refreshes itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from django.contrib import messages
@@ -26,15 +27,15 @@ from django_pgqueue.admin.navigation import page_url, redirect_to
 from django_pgqueue.display import number
 from django_pgqueue.lifecycle import audit
 from django_pgqueue.lifecycle.bulk_acts import PREVIEWED
-from django_pgqueue.models import AuditedJob, AuditEntry, Job
+from django_pgqueue.models import AuditedJob, AuditEntry
 from django_pgqueue.models.operations_link import database_now
 
+from .act_jobs import act_jobs
+from .audit_filters import filter_context, find_entries, page_link
 from .page import ConsolePage
 
 SHOWN: Final = 100
 """Acts on one page of the list."""
-JOBS_SHOWN: Final = 20
-"""Jobs of an act that its page shows."""
 ACTS_SHOWN: Final = 50
 """Latest acts on a job that its history shows."""
 REFRESH_SECONDS: Final = 3
@@ -42,17 +43,20 @@ REASON_SHOWN: Final = 500
 
 
 def _list(request: HttpRequest, alias: str) -> dict[str, Any]:
-    """Return the latest acts, or those before the act with the number `before`."""
-    entries = AuditEntry.objects.using(alias).order_by("-pk")
-    before = request.GET.get("before", "")
-    if (number := row_id_of(before)) is not None:
-        entries = entries.filter(pk__lt=number)
-    found = list(entries[: SHOWN + 1])
+    """Return the latest acts that meet the filters, or those before the act with the number `before`."""
+    found = find_entries(request, alias, SHOWN)
     return {
-        "rows": [_row(request, entry) for entry in found[:SHOWN]],
-        "older": databases.link(request, request.path, before=found[SHOWN - 1].pk) if len(found) > SHOWN else "",
-        "is_first_page": not before,
+        "rows": act_rows(request, found.entries),
+        "older": "" if found.older is None else page_link(request, found.older),
+        "is_first_page": not request.GET.get("before", ""),
+        "stopped_at": found.stopped_at,
+        **filter_context(request, alias),
     }
+
+
+def act_rows(request: HttpRequest, entries: Iterable[AuditEntry]) -> list[dict[str, Any]]:
+    """Return the rows of some entries, as the page and the histories show them."""
+    return [_row(request, entry) for entry in entries]
 
 
 def _row(request: HttpRequest, entry: AuditEntry) -> dict[str, Any]:
@@ -80,8 +84,6 @@ def _reason(request: HttpRequest, entry: AuditEntry) -> str:
 def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
     entry = _entry(request.GET.get("id", ""), alias)
     is_running = entry.ended_at is None and entry.next_batch_at is not None
-    job_ids = list(entry.jobs.using(alias).order_by("-pk").values_list("job_id", flat=True)[:JOBS_SHOWN])
-    names = dict(Job.objects.using(alias).filter(pk__in=job_ids).values_list("pk", "task_name"))
     changes_jobs = entry.action not in CHANGING_NO_JOBS
     can_stop = entry.ended_at is None and entry.stop_asked_at is None
     return {
@@ -96,8 +98,7 @@ def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
         "is_bounded": changes_jobs and entry.total is not None and 0 < entry.total <= PREVIEWED,
         "began": dated(entry.began_at, entry),
         "ended": dated(entry.ended_at, entry),
-        "jobs": [(job_id, visible(names.get(job_id, "")), job_id in names) for job_id in job_ids],
-        "has_more_jobs": entry.job_count > len(job_ids),
+        **act_jobs(request, entry, alias),
         "may_stop": can_stop and bulk_acts.is_allowed(request, entry.action),
         "has_worker": not is_running or any(worker.is_live for worker in stats.workers(alias)),
     }

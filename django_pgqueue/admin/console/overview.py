@@ -15,7 +15,7 @@ from django.db import DatabaseError, connections
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext
 
 from django_pgqueue import stats
 from django_pgqueue.admin import private
@@ -24,7 +24,7 @@ from django_pgqueue.admin.charts import rate_text, seconds_text
 from django_pgqueue.admin.console import activity
 from django_pgqueue.admin.formatting import breakable, count_note, moment, shortened
 from django_pgqueue.admin.navigation import allowed_url, jobs_url
-from django_pgqueue.display import number
+from django_pgqueue.display import number, percent
 from django_pgqueue.doctor import Finding, Level, examine
 from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.job_search import NO_CLASS
@@ -157,7 +157,7 @@ def tiles(request: HttpRequest, overview: stats.Overview) -> Tiles:
 def _main_tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
     """Yield the figures that say whether the queue works."""
     oldest, due = overview.oldest_due_seconds, jobs_url(request, "due")
-    yield Tile(_("due"), overview.due, due)
+    yield Tile(pgettext("jobs", "due"), overview.due, due)
     yield Tile(_("oldest due"), "–" if oldest is None else seconds_text(oldest), due)
     yield Tile(_("running"), overview.running, jobs_url(request, "running"), prefetched_note(overview))
     dead = overview.dead_24h
@@ -229,16 +229,15 @@ def _failing(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> lis
         {
             "task": breakable(shortened(task.name)),
             "figure": number(task.counts.failed),
-            "note": _("%(share)s of the attempts") % {"share": _percent(task.counts)},
+            "note": _("%(share)s of the attempts") % {"share": percent(_failed_share(task.counts))},
             "url": allowed_url(request, "deadjob_changelist", task=task.name, since="day"),
         }
         for task in failing[:TASKS_LIMIT]
     ]
 
 
-def _percent(counts: stats.AttemptCounts) -> str:
-    share = 100 * counts.failed / (counts.failed + counts.succeeded)
-    return "< 1 %" if share < 1 else f"{share:.0f} %"
+def _failed_share(counts: stats.AttemptCounts) -> float:
+    return counts.failed / (counts.failed + counts.succeeded)
 
 
 def _slowest(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[dict[str, str]]:

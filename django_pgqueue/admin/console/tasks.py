@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext
 
 from django_pgqueue import acts, stats
 from django_pgqueue.admin import shown
 from django_pgqueue.admin.formatting import LABELS, breakable, by_until, count_note, duration, visible
 from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.admin.schedules.expression_text import expression_text
-from django_pgqueue.display import number
+from django_pgqueue.display import number, percent
 from django_pgqueue.schedules import declarations
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.task_descriptions import depth_of, own_options, signature_of_call, summary_of
@@ -100,7 +101,7 @@ def _in_words(times: Any) -> str:
 def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[dict[str, Any]]:
     """Return the numbers of jobs that are not 0, or not known, each with a link to the list of these jobs."""
     of_states = (
-        (_("due"), depth.due, "job", "due"),
+        (pgettext("jobs", "due"), depth.due, "job", "due"),
         (_("paused"), depth.paused, "job", "paused"),
         (_("held by their limit"), depth.held, "job", "due"),
         (_("scheduled"), depth.scheduled, "job", "scheduled"),
@@ -132,7 +133,7 @@ def _day(found: Iterable[stats.TaskThroughput]) -> dict[str, str] | None:
     return {
         "attempts": number(attempts),
         "failed": number(failed),
-        "failed_share": f"{number(100 * failed / attempts, 1)}%",
+        "failed_share": percent(failed / attempts),
         "run": _spans(run.p50, run.p95),
         "wait": _spans(wait.p95),
     }

@@ -76,7 +76,7 @@ def form_page(
     is_dangerous: bool = False,
     place: str = "job_changelist",
 ) -> TemplateResponse:
-    """Return the page. `notes` are sentences above the form, `hidden` more inputs, `back` the URL of *Cancel*
+    """Return the page. `notes` are sentences above the form, `hidden` more inputs, `back` the URL of *Back*
     with its database.
 
     `place` is the link that the navigation marks as current.

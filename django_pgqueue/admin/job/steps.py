@@ -14,7 +14,7 @@ from django.db.models.functions import Cast, Left
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 
 from django_pgqueue.admin import private
 from django_pgqueue.admin.formatting import (
@@ -160,7 +160,7 @@ LEGEND: Final[dict[str, Promise | str]] = {
     SLEPT: gettext_lazy("asleep"),
     WAITED: gettext_lazy("waited for an event"),
     RUNNING: gettext_lazy("running now"),
-    FAILED: gettext_lazy("failed"),
+    FAILED: pgettext_lazy("step", "failed"),
 }
 """The kinds of bars. The CSS class of each is `pgqueue-step-<kind>`."""
 

@@ -14,7 +14,7 @@ from django_pgqueue.admin.formatting import full_date, visible
 from django_pgqueue.declared.breakers import Breaker
 from django_pgqueue.declared.limit_policies import KeyPolicy
 from django_pgqueue.declared.limits import Limit
-from django_pgqueue.display import number
+from django_pgqueue.display import number, percent
 from django_pgqueue.stats import LimitKeyFigures, LimitWaitReason
 
 WAITS: Final[dict[LimitWaitReason, Promise | str]] = {
@@ -61,7 +61,7 @@ def _weight_line(limit: Limit) -> str:
 def _breaker_line(breaker: Breaker) -> str:
     words = {
         "pause": seconds_text(breaker.pause),
-        "share": f"{100 * breaker.failures:g}%",
+        "share": percent(breaker.failures, 4),
         "count": number(breaker.attempts),
         "span": seconds_text(breaker.seconds),
     }

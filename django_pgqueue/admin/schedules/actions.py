@@ -1,4 +1,4 @@
-"""Run, pause and resume schedules from the admin: permissions, reasons for a refusal, and the history.
+"""Run, pause and resume schedules from the admin, and undo a skip: permissions, reasons for a refusal, and the history.
 
 Called by `schedules`. *Run now* enqueues a job only if the schedule's last run is still the one that the page showed.
 Therefore a double click or a second operator cannot enqueue two jobs.
@@ -27,6 +27,8 @@ from django_pgqueue.lifecycle import schedules
 from django_pgqueue.lifecycle.schedules import Scheduled
 from django_pgqueue.models import Schedule
 from django_pgqueue.schedules import job_options, run_and_resume, words
+
+from .past_runs import next_run
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,10 @@ def _resume(connection: Any, schedule: Scheduled, _seen_last_run: object, by: st
         return False
 
 
+def _undo_skip(connection: Any, schedule: Scheduled, _seen_last_run: object, by: str) -> bool:
+    return run_and_resume.undo_skip(connection, schedule, schedule.next_run_at, by=by)
+
+
 RUN: Final = ScheduleOperation(
     "run",
     acts.RUN_SCHEDULE,
@@ -85,11 +91,18 @@ RESUME: Final = ScheduleOperation(
     lambda schedule: words.is_paused(schedule, seen_at(schedule)),
     _resume,
 )
-OPERATIONS: Final = (RUN, PAUSE, RESUME)
+UNDO_SKIP: Final = ScheduleOperation(
+    "undo_skip",
+    acts.UNDO_SKIP,
+    ngettext_lazy("The skip of %(count)d run is undone.", "The skips of %(count)d runs are undone.", "count"),
+    lambda schedule: (found := next_run(schedule)) is not None and found.skipped_at is not None,
+    _undo_skip,
+)
+OPERATIONS: Final = (RUN, PAUSE, RESUME, UNDO_SKIP)
 
 
 def offered(request: HttpRequest, schedule: Schedule) -> list[ScheduleOperation]:
-    """Return the operations that the user may run on this schedule in its present state."""
+    """Return the operations that the user may run on this schedule in its state. Requires `attach_runs()`."""
     return [operation for operation in OPERATIONS if operation.is_allowed(request) and operation.fits(schedule)]
 
 

@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from django.utils import dateformat
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
+from django.utils.translation import gettext, pgettext
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.admin import databases
@@ -124,7 +124,11 @@ class ScheduleColumns(OperationsAdmin):
 
     @admin.display(description=_("jitter"))
     def jitter(self, schedule: Schedule) -> str:
-        return duration(timedelta(seconds=schedule.jitter_seconds)) if schedule.jitter_seconds else str(_("none"))
+        return (
+            duration(timedelta(seconds=schedule.jitter_seconds))
+            if schedule.jitter_seconds
+            else pgettext("jitter", "none")
+        )
 
     @admin.display(description=_("arguments"))
     def shown_arguments(self, schedule: Schedule) -> SafeString:

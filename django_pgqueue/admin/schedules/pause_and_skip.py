@@ -1,4 +1,4 @@
-"""The acts on schedules that ask first: skip the next run, and pause a schedule until a time.
+"""The acts on schedules that ask first: skip the next run, and pause a schedule with an end or a reason.
 
 `schedule_admin` gives them their URLs. The page about a skip names each run that will be skipped, and its form carries
 these runs with the revisions of the schedules. A run is skipped only if it is still the next one. Therefore a double
@@ -25,6 +25,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_pgqueue import acts
 from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import FORM, act_view, log_change
+from django_pgqueue.admin.buttons import REASON_LENGTH, text_of
 from django_pgqueue.admin.formatting import full_date, seen_at, visible
 from django_pgqueue.admin.forms.form_page import form_page, in_future, time_field
 from django_pgqueue.admin.navigation import page_url, redirect_to
@@ -44,14 +45,16 @@ IDS: Final = "schedules"
 SWITCH_FIELD: Final = "shown_switch"
 """The hidden input with what the page showed of a schedule and its pause."""
 AFTER_PAUSE: Final = {
-    "skip": gettext_lazy("The runs during the pause are not made up for: this is the schedule's rule for missed runs."),
+    "skip": gettext_lazy(
+        "If the pause has an end, its runs are not made up for: this is the schedule's rule for missed runs."
+    ),
     "latest": gettext_lazy(
-        "If runs come during the pause, one job is enqueued for all of them at its end: this is the schedule's rule "
-        "for missed runs."
+        "If the pause has an end, one job is enqueued for all of its runs at the end: this is the schedule's rule for "
+        "missed runs."
     ),
     "all": gettext_lazy(
-        "Each run that comes during the pause, the last 100 at most, is enqueued at its end: this is the schedule's "
-        "rule for missed runs."
+        "If the pause has an end, each of its runs, the last 100 at most, is enqueued at the end: this is the "
+        "schedule's rule for missed runs."
     ),
 }
 
@@ -73,7 +76,7 @@ def links(request: HttpRequest, schedule: Schedule) -> list[tuple[str, str]]:
     """Return the label and the URL of each page that the user may open for a schedule in its state."""
     found = []
     if acts.PAUSE_SCHEDULE.is_allowed(request.user):
-        found.append((_("Pause until…"), page_url(request, "schedule_pause_until", schedule.pk)))
+        found.append((_("Pause with an end or a reason…"), page_url(request, "schedule_pause_until", schedule.pk)))
     if acts.SKIP_NEXT_RUN.is_allowed(request.user) and not why_not_skipped(schedule):
         found.append((_("Skip the next run…"), page_url(request, "schedule_skip", schedule.pk)))
     return found
@@ -120,13 +123,24 @@ def skip_view(request: HttpRequest, site: Any, rows: Rows, object_id: int | None
     return form_page(
         request,
         site,
-        forms.Form(),
+        WhyForm(),
         title=_title(skipped),
         submit=ngettext("Yes, skip the run", "Yes, skip the runs", len(skipped)),
         back=page_url(request, "schedule_change", object_id) if object_id else page_url(request, "schedule_changelist"),
         notes=[*map(_question, skipped), *left_out],
         hidden=shown.runs_field(skipped),
         place="schedule_changelist",
+    )
+
+
+class WhyForm(forms.Form):
+    """Asks why. Nobody has to say it."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        required=False,
+        max_length=REASON_LENGTH,
+        help_text=gettext_lazy("Optional. The page of the schedule and the audit show it with your name."),
     )
 
 
@@ -161,7 +175,7 @@ def _skip(request: HttpRequest, found: Iterable[Schedule]) -> None:
         messages.warning(request, text)
     connection = connections[databases.chosen(request)]
     read = {each.schedule_id: each for each in schedules.read_schedules(connection)[1]}
-    by = request.user.get_username()
+    by, reason = request.user.get_username(), text_of(request, "reason").strip()[:REASON_LENGTH]
     for schedule in found:
         if schedule.pk not in seen or schedule.pk not in read:
             continue
@@ -169,7 +183,7 @@ def _skip(request: HttpRequest, found: Iterable[Schedule]) -> None:
         about = {"name": visible(schedule.name), "at": _time_text(tick_at)}
         try:
             as_shown = read[schedule.pk]._replace(revision=revision)
-            run_and_resume.skip_run(connection, as_shown, tick_at, by=by, time_text=_time_text)
+            run_and_resume.skip_run(connection, as_shown, tick_at, by=by, reason=reason, time_text=_time_text)
         except (JobLocked, RunNotSkippedError) as error:
             text = _("The run of %(name)s at %(at)s was not skipped: %(why)s")
             why = str(error) if isinstance(error, RunNotSkippedError) else _("The schedule is locked. Try again.")
@@ -189,24 +203,26 @@ def _back(request: HttpRequest, object_id: int | None) -> HttpResponse:
     return redirect_to(request, "schedule_change", object_id)
 
 
-# ---------------------------------------------------------------------------- pause until a time
+# ---------------------------------------------------------------------------- pause with an end or a reason
 
 
-class SchedulePauseForm(forms.Form):
-    """The end of a pause."""
+class SchedulePauseForm(WhyForm):
+    """The end of a pause, and why it begins. Each can be left out."""
 
-    until = time_field(gettext_lazy("Until"), gettext_lazy("The schedule goes on by itself at this time."))
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.fields["until"].required = True
+    until = time_field(
+        gettext_lazy("Until"),
+        gettext_lazy(
+            "The schedule goes on by itself at this time. If this is empty, it is paused until you resume it."
+        ),
+    )
+    field_order = ("until", "reason")
 
     def clean_until(self) -> datetime | None:
         return in_future(self.cleaned_data["until"])
 
 
 def pause_view(request: HttpRequest, object_id: int, site: Any, rows: Rows) -> HttpResponseBase:
-    """Ask for the end of a pause; after POST, pause the schedule."""
+    """Ask for the end of a pause and its reason; after POST, pause the schedule."""
     schedule = rows(request).filter(pk=object_id).first()
     if schedule is None:
         messages.warning(request, _("This schedule does not exist any more."))
@@ -214,7 +230,7 @@ def pause_view(request: HttpRequest, object_id: int, site: Any, rows: Rows) -> H
     form = SchedulePauseForm(request.POST) if request.method == "POST" else SchedulePauseForm()
     if form.is_bound and form.is_valid():
         if request.POST.get(SWITCH_FIELD) == _switch_of(schedule):
-            _pause(request, schedule, form.cleaned_data["until"])
+            _pause(request, schedule, **form.cleaned_data)
             return redirect_to(request, "schedule_change", object_id)
         text = _("Nothing was changed: the schedule was changed, paused or resumed since the page was shown.")
         messages.warning(request, text)
@@ -222,15 +238,15 @@ def pause_view(request: HttpRequest, object_id: int, site: Any, rows: Rows) -> H
         request,
         site,
         form,
-        title=_("Pause %(name)s until a time") % {"name": visible(schedule.name)},
+        title=_("Pause %(name)s") % {"name": visible(schedule.name)},
         submit=_("Pause"),
         back=page_url(request, "schedule_change", object_id),
         hidden=shown.hidden_input(SWITCH_FIELD, _switch_of(schedule)),
         notes=[
-            "" if schedule.enabled else _("The schedule is paused without an end now. This gives the pause an end."),
-            _("No run happens before this time. Jobs that are enqueued already run all the same."),
+            "" if schedule.enabled else _("The schedule is paused without an end now. You can give the pause an end."),
+            _("No run happens during the pause. Jobs that are enqueued already run all the same."),
             AFTER_PAUSE.get(schedule.missed, ""),
-            _("If you resume the schedule before, the runs of the pause are skipped."),
+            _("If you resume the schedule, the runs of the pause are skipped."),
         ],
         place="schedule_changelist",
     )
@@ -241,14 +257,20 @@ def _switch_of(schedule: Schedule) -> str:
     return f"{schedule.revision}:{schedule.enabled}:{shown.number(schedule.paused_until)}"
 
 
-def _pause(request: HttpRequest, schedule: Schedule, until: datetime) -> None:
+def _pause(request: HttpRequest, schedule: Schedule, until: datetime | None, reason: str) -> None:
     connection, by = connections[databases.chosen(request)], request.user.get_username()
     try:
-        is_paused = run_and_resume.pause(connection, schedule.pk, schedule.name, until=until, by=by)
+        is_paused = run_and_resume.pause(connection, schedule.pk, schedule.name, until=until, by=by, reason=reason)
     except (JobLocked, ValueError) as error:
         why = _("The schedule is locked. Try again.") if isinstance(error, JobLocked) else visible(str(error))
         messages.warning(request, _("Nothing was changed: %(why)s") % {"why": why})
         return
     if is_paused:
-        log_change(request, schedule, f"Paused until {until.isoformat()}.")
-    messages.success(request, _("The schedule is paused until %(at)s.") % {"at": _time_text(until)})
+        end = f" until {until.isoformat()}" if until else ""
+        log_change(request, schedule, f"Paused{end}: {reason}" if reason else f"Paused{end}.")
+    if until is None and not is_paused:
+        messages.warning(request, _("Nothing was changed: the schedule is paused already."))
+    elif until is None:
+        messages.success(request, _("The schedule is paused."))
+    else:
+        messages.success(request, _("The schedule is paused until %(at)s.") % {"at": _time_text(until)})

@@ -29,6 +29,7 @@ from .filter_options import given_filters as given
 from .job_rows import SeenJob, read_seen
 from .output import Output, counted
 from .paced_changes import EDITED, AfterBatch, change_all
+from .retry_with_dependents import retry_with_dependents
 from .subcommand import (
     NotFound,
     Options,
@@ -281,6 +282,8 @@ def _add_retry(parser: ArgumentParser) -> None:
     parser.add_argument("--finished", action="store_true", help="Also retry jobs that succeeded or were cancelled.")
     text = "Also retry jobs with these ids that were edited and retried as new jobs."
     parser.add_argument("--with-edited", action="store_true", help=text)
+    text = "Retry one dead or cancelled job of a workflow, with all jobs that depend on it."
+    parser.add_argument("--with-dependents", action="store_true", help=text)
 
 
 def _add_move(parser: ArgumentParser) -> None:
@@ -289,13 +292,23 @@ def _add_move(parser: ArgumentParser) -> None:
     parser.add_argument("--to-priority", type=int, metavar="N", help="The priority to give to the jobs.")
 
 
+def _run_retry(options: Options, out: Output) -> None:
+    """Retry jobs, or one job of a workflow with all that depends on it."""
+    if not options["with_dependents"]:
+        return _run(RETRY_ACTION, options, out)
+    chosen = given({name: value for name, value in options.items() if name != "ids"})
+    if chosen or options["finished"] or options["with_edited"] or options["rate"] or options["limit"] != MOST_JOBS:
+        raise UsageError("Pass only --reason, --dry-run, --yes and --database with --with-dependents.")
+    return retry_with_dependents(options, out)
+
+
 def _subcommand(
     action: JobAction, text: str, add_arguments: Callable[[ArgumentParser], Any] | None = None
 ) -> Subcommand:
     return Subcommand(action.name, text, add_arguments or partial(_add_arguments, action.words), partial(_run, action))
 
 
-RETRY: Final = _subcommand(RETRY_ACTION, "Make dead jobs ready again, with all their attempts.", _add_retry)
+RETRY: Final = Subcommand("retry", "Make dead jobs ready again, with all their attempts.", _add_retry, _run_retry)
 ACKNOWLEDGE: Final = _subcommand(ACKNOWLEDGE_ACTION, "Take dead jobs out of the lists, without a retry.")
 CANCEL: Final = _subcommand(CANCEL_ACTION, "Cancel waiting jobs, and ask running ones to stop.")
 MOVE: Final = _subcommand(MOVE_ACTION, "Move waiting jobs to another queue or priority.", _add_move)

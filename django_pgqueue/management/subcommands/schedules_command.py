@@ -140,10 +140,16 @@ def _add_pause(parser: ArgumentParser) -> None:
         metavar="TIME",
         help="End of the pause: 30m, 2h, 1d, or an ISO 8601 time. Default: until it is resumed.",
     )
+    _add_reason(parser)
+
+
+def _add_reason(parser: ArgumentParser) -> None:
+    parser.add_argument("--reason", default="", metavar="TEXT", help="Text for the audit and the schedule's page.")
 
 
 def _add_skip(parser: ArgumentParser) -> None:
     _add_action(parser)
+    _add_reason(parser)
     parser.add_argument("--yes", action="store_true", help="Do not ask.")
 
 
@@ -176,7 +182,8 @@ def _run(connection: Any, schedule: Scheduled, _options: Options) -> str:
 
 def _pause(connection: Any, schedule: Scheduled, options: Options) -> str:
     end = end_of(options["until"])
-    is_paused = run_and_resume.pause(connection, schedule.schedule_id, schedule.name, until=end, by=user_name())
+    notes = {"by": user_name(), "reason": options["reason"]}
+    is_paused = run_and_resume.pause(connection, schedule.schedule_id, schedule.name, until=end, **notes)
     return "Paused." if is_paused else "It was paused already."
 
 
@@ -191,8 +198,16 @@ def _skip(connection: Any, schedule: Scheduled, options: Options) -> str:
     if not options["yes"]:
         question = f"Skip the run of {in_line(schedule.name)} at {at}?"
         confirm(question, f"Pass --yes to skip the run at {at} without a question.", "Nothing was changed.")
-    run_and_resume.skip_run(connection, schedule, schedule.next_run_at, by=user_name())
+    notes = {"by": user_name(), "reason": options["reason"]}
+    run_and_resume.skip_run(connection, schedule, schedule.next_run_at, **notes)
     return f"The run at {at} is skipped."
+
+
+def _unskip(connection: Any, schedule: Scheduled, _options: Options) -> str:
+    at = schedule.next_run_at
+    if not run_and_resume.undo_skip(connection, schedule, at, by=user_name()):
+        raise ValueError(f"the next run, at {utc_text(at)}, is not skipped, is due, or the schedule is paused")
+    return f"The run at {utc_text(at)} is not skipped any more."
 
 
 SCHEDULES: Final = Subcommand(
@@ -206,5 +221,6 @@ SCHEDULES: Final = Subcommand(
         Subcommand("pause", "Pause a schedule. Its jobs are not affected.", _add_pause, partial(_run_action, _pause)),
         Subcommand("resume", "Resume a schedule, from its next tick on.", _add_action, partial(_run_action, _resume)),
         Subcommand("skip", "Skip the next run of a schedule.", _add_skip, partial(_run_action, _skip)),
+        Subcommand("unskip", "Undo the skip of the next run.", _add_action, partial(_run_action, _unskip)),
     ),
 )

@@ -121,6 +121,12 @@ SCHEDULES = of_tests(
     Mutant("a skip by a stale page", "      AND revision = %(revision)s\n", "", "WITH_NEXT_RUN"),
     Mutant("a stale worker fires a skipped run", "SET revision = revision + 1", "SET revision = revision", "SKIP_RUN"),
     Mutant(
+        "an undo removes a tick that has fired",
+        "      AND skipped_by IS NOT NULL\n    RETURNING",
+        "    RETURNING",
+        "UNDO_SKIP",
+    ),
+    Mutant(
         "a pause with an end fires", "CASE WHEN paused_until > ", "CASE WHEN paused_until IS NULL AND now() > ", "FIRE"
     ),
     Mutant(

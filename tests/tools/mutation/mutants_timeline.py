@@ -64,6 +64,25 @@ TIMELINE = [
             "== job.task_name",
             inside="past_acts._concerns",
         ),
+        Mutant(
+            "an edited job was made from another", "act.began_at <= job.enqueued_at", "True", inside="_words_on_job"
+        ),
+        Mutant("the audit forgets where a job was moved", ", **self.target}", "}", inside="JobOperation.run"),
+    ),
+    *of_tests(
+        ("tests/admin/test_audit_page.py",),
+        Mutant("a filtered audit reads all entries", "if floor is not None:", "if False:", inside="find_entries"),
+        Mutant("older acts forget the filters", "**given, before=before", "before=before", inside="page_link"),
+        Mutant("jobs that died again come last", "ORDER.index(job.became)", "-ORDER.index(job.became)"),
+    ),
+    *of_tests(
+        ("tests/admin/test_job_actions.py",),
+        Mutant(
+            "a running job is stopped without a question",
+            "or seen[job.pk].state != State.RUNNING",
+            "or True",
+            inside="CancelOperation.ask",
+        ),
     ),
     *of_tests(
         ("tests/admin/test_charts.py",),
