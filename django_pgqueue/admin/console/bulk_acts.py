@@ -99,6 +99,7 @@ def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
         "jobs": [(job_id, visible(names.get(job_id, "")), job_id in names) for job_id in job_ids],
         "has_more_jobs": entry.job_count > len(job_ids),
         "may_stop": can_stop and bulk_acts.is_allowed(request, entry.action),
+        "no_grants": bulk_acts.no_grants_text(entry.action, alias) if is_running else "",
         "has_worker": not is_running or any(worker.is_live for worker in stats.workers(alias)),
     }
 

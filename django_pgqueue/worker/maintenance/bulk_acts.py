@@ -21,7 +21,7 @@ from django_pgqueue.db.statements import repeat_if_stale
 from django_pgqueue.ends.graphs import advanced_transitions
 from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import audit, bulk_acts
-from django_pgqueue.lifecycle.bulk_acts import ActBatch
+from django_pgqueue.lifecycle.bulk_acts import ActBatch, MayNotErase
 from django_pgqueue.reactions import Reactions, operated
 from django_pgqueue.states import ActOutcome, State, TransitionName
 from django_pgqueue.worker.runtime.refusals import Refusals
@@ -68,6 +68,9 @@ class BulkActs:
                 raise
             self._refused.note(audit_id, error)  # the cause can end, and another worker may have the grants
             return None
+        except MayNotErase as error:
+            self._refused.note(audit_id, error)  # the page of the act shows it, and another worker may have the grants
+            return None
         except INVALID as error:
             audit.end_audit(connection, audit_id, ActOutcome.FAILED, error=message_without_detail(error))
             self._log(audit_id, "?", ActOutcome.FAILED)
@@ -89,6 +92,8 @@ class BulkActs:
         return batch
 
     def _react(self, connection: EngineConnection, batch: ActBatch) -> None:
+        if batch.action is TransitionName.ERASE:
+            return
         if batch.action in (TransitionName.DELETE, TransitionName.ACKNOWLEDGE):  # nobody waits for a finished job
             if State.DEAD in batch.changed.values():  # it may have blocked its limit key
                 notify_keys_unblocked(connection)
