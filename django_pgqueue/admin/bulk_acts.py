@@ -18,7 +18,6 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_pgqueue import stats
 from django_pgqueue.acts import AUDITED, JOB_ACTS
 from django_pgqueue.display import number
 from django_pgqueue.job_search import NO_CLASS
@@ -26,6 +25,7 @@ from django_pgqueue.lifecycle.bulk_acts import WORDS, Selection
 from django_pgqueue.lifecycle.bulk_filters import ERASED_KINDS
 from django_pgqueue.models import AuditEntry
 from django_pgqueue.states import ActOutcome, TransitionName
+from django_pgqueue.stats import fleet
 
 from . import databases, private
 from .formatting import full_date, shortened, visible, word_text
@@ -216,7 +216,7 @@ def ending(entry: AuditEntry) -> str:
 
 def no_grants_text(action: str, alias: str) -> str:
     """Return that no worker may execute an act, and what to do; "" if one may, or if no worker is connected."""
-    roles = stats.roles_without_erasure(alias) if action == TransitionName.ERASE else []
+    roles = fleet.roles_without_erasure(alias) if action == TransitionName.ERASE else []
     if not roles:
         return ""
     text = _(

@@ -23,7 +23,7 @@ from .causes.cause import Cause, CauseKind
 from .causes.current import causes
 from .explanation import why
 from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughput, Throughput
-from .fleet import RunningJob, roles_without_erasure, running_jobs, workers
+from .fleet import RunningJob, running_jobs, workers
 from .incident_groups import (
     Incident,
     Incidents,
@@ -89,7 +89,6 @@ __all__ = [
     "overview",
     "queue_figures",
     "queues",
-    "roles_without_erasure",
     "running_jobs",
     "tasks",
     "throughput",

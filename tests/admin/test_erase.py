@@ -15,10 +15,10 @@ from django.db import connection
 from django.db.models import F
 from django.test import Client
 
-from django_pgqueue import stats
 from django_pgqueue.admin import shown
 from django_pgqueue.lifecycle import audit
 from django_pgqueue.models import AuditEntry, Job
+from django_pgqueue.stats import fleet
 from django_pgqueue.worker.execution.job_events import FOREGROUND
 from django_pgqueue.worker.maintenance.bulk_acts import BulkActs
 from tests import helpers
@@ -193,7 +193,7 @@ def test_erasure_by_message_needs_the_permission_to_see_it(client_of: Callable[.
 def test_pages_say_that_no_worker_may_erase(
     client: Client, dead: Job, monkeypatch: pytest.MonkeyPatch, roles: list[str], says: bool
 ) -> None:
-    monkeypatch.setattr(stats, "roles_without_erasure", lambda alias: roles)
+    monkeypatch.setattr(fleet, "roles_without_erasure", lambda alias: roles)
     page = text_of(client, url("erase", state="dead"))
     fields = {**form(page), "reason": "a", **ALL}
     progress = client.post(REQUEST, fields, follow=True).content.decode()
