@@ -81,7 +81,7 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
     alias = databases.chosen(request)
     preview = lifecycle_bulk_acts.preview(connections[alias], action, selection)
     return {
-        "title": _("%(action)s many jobs") % {"action": bulk_acts.label(action)},
+        "title": _title(action),
         "action": action,
         "label": bulk_acts.label(action),
         "described": bulk_acts.described(request, selection.as_json()),
@@ -108,6 +108,12 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
         "careful_rate": f"{CAREFUL_RATE:g}",
         "has_worker": any(worker.is_live for worker in stats.workers(alias)),
     }
+
+
+def _title(action: str) -> str:
+    if action == TransitionName.ERASE:
+        return _("Erase values of many jobs")
+    return _("%(action)s many jobs") % {"action": bulk_acts.label(action)}
 
 
 def answer_list(request: HttpRequest, site: AdminSite, action: str, selection: Selection) -> HttpResponse:
