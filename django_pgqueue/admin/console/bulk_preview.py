@@ -54,7 +54,7 @@ NEED_REASON: Final[Mapping[str, Promise | str]] = {
     TransitionName.ACKNOWLEDGE: gettext_lazy("Give a reason: the page of each job shows it."),
     TransitionName.ERASE: gettext_lazy("Give a reason: the audit shows it."),
 }
-"""What the page says if the form of such an act gives no reason."""
+"""The acts that need a reason, each with the message about a form without one."""
 REASON_HELP: Final[Mapping[str, Promise | str]] = {
     TransitionName.ACKNOWLEDGE: gettext_lazy("The page of each job shows it with your name."),
     TransitionName.ERASE: gettext_lazy("The audit shows it. Do not write the erased value here."),

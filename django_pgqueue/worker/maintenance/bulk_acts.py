@@ -63,13 +63,10 @@ class BulkActs:
         self._progressed()
         try:
             batch = self._execute_batch(connection, audit_id)
-        except psycopg.Error as error:
+        except (psycopg.Error, MayNotErase) as error:
             if is_lost(connection) or concerns_all_statements(error):
                 raise
             self._refused.note(audit_id, error)  # the cause can end, and another worker may have the grants
-            return None
-        except MayNotErase as error:
-            self._refused.note(audit_id, error)  # the page of the act shows it, and another worker may have the grants
             return None
         except INVALID as error:
             audit.end_audit(connection, audit_id, ActOutcome.FAILED, error=message_without_detail(error))
