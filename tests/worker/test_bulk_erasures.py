@@ -155,6 +155,17 @@ def test_erasure_looks_for_callbacks_a_few_pages_at_a_time(engine, monkeypatch):
     assert erased_batches(engine) == {*batches, later} and audited(engine, audit_id) == jobs
 
 
+def test_erasure_at_a_rate_erases_no_job_before_its_callbacks(engine, monkeypatch):
+    """A batch of two jobs begins with the last job of the page whose callbacks are erased."""
+    monkeypatch.setattr(bulk_acts, "BATCH", 3)
+    jobs = make(engine, 5)
+    engine.execute('UPDATE pgqueue_job SET arguments = \'{"args": [4], "kwargs": {}}\' WHERE id = %s', [jobs[3]])
+    batch = callback_batch(engine, '{"args": [4], "kwargs": {}}')
+    audit_id = request(engine, "erase", Selection("succeeded", erased=("arguments",)), rate=2.0)
+    finish(engine)
+    assert audited(engine, audit_id) == jobs and erased_batches(engine) == {batch}
+
+
 def test_erasure_with_a_page_that_shrinks_looks_for_callbacks_anew(engine, monkeypatch):
     """The last job of the page is deleted between two batches of the act."""
     monkeypatch.setattr(bulk_acts, "BATCH", 2)
