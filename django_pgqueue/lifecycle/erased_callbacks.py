@@ -22,7 +22,7 @@ from . import history
 
 PAGE: Final = 1000
 """Batches that one statement looks at."""
-WALKED: Final = 10
+WALKED: Final = 5
 """Pages of batches that one batch of a bulk act looks at. A request to stop waits for it."""
 ERASED_ARGUMENTS: Final = json.loads(seal(ERASED, b""))
 Call = dict[str, Any]
