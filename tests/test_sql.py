@@ -29,7 +29,7 @@ from django_pgqueue.declared.breakers import Breaker
 from django_pgqueue.declared.limit_policies import policy_of
 from django_pgqueue.declared.limits import Limit
 from django_pgqueue.declared.steps import Suspension
-from django_pgqueue.ground import error_messages
+from django_pgqueue.ground import erasure_grants, error_messages
 from django_pgqueue.ground.job_log import LogBuffer
 from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import (
@@ -98,12 +98,12 @@ def constants_of(module):
     return [(ast.unparse(node.target), list(ast.walk(node.value))) for node in assigned]
 
 
-SQL_MODULES = [clauses, error_messages, *dict.fromkeys(MODULES.values())]
+SQL_MODULES = [clauses, error_messages, erasure_grants, *dict.fromkeys(MODULES.values())]
 
 
 @for_each(SQL_MODULES)
 def test_sql_module_has_only_plain_literals(module):
-    """A literal can be joined with clauses: other constants of the module, of `clauses` or of `error_messages`."""
+    """A literal can be joined with clauses: other constants of the module, of `clauses` or of a module of `ground`."""
     kinds = {type(node) for _, nodes in constants_of(module) for node in nodes}
     assert kinds <= {ast.Constant, ast.BinOp, ast.Add, ast.Name, ast.Load}
 
@@ -464,6 +464,7 @@ def call_statements_of_history(engine):
     list(history.used_callbacks(engine, EVER, 1))
     history.erase_callbacks(engine, {1: [None, None, "{}"]})
     history.calls_of(engine, [1])
+    assert history.may_erase(engine)
     audit.record_audit(engine, audit_id, [1])
     audit.edited_jobs(engine, [1])
     audit.begin_audit_once(engine, uuid.uuid4(), "enqueue", {}, done_by="")

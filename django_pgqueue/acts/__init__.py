@@ -64,8 +64,10 @@ ACKNOWLEDGE: Final = JobAct("acknowledge", _("Acknowledge"), (VIEW_JOB, "pgqueue
 CANCEL: Final = JobAct("cancel", _("Cancel"), (VIEW_JOB, "pgqueue.cancel_job"))
 RUN_NOW: Final = JobAct("run_now", _("Run now"), (VIEW_JOB, "pgqueue.run_job"))
 MOVE: Final = JobAct("move", _("Move"), (VIEW_JOB, "pgqueue.move_job"))
+ERASE: Final = JobAct("erase", _("Erase values"), (VIEW_JOB, "pgqueue.erase_job"))
+"""On the rows of a page, `history.erase()` runs it. `manage.py pgqueue erase` calls it too. It writes the audit."""
 DELETE: Final = JobAct("delete", _("Delete"), (VIEW_JOB, "pgqueue.delete_job"))
-JOB_ACTS: Final = {act.name: act for act in (RETRY, ACKNOWLEDGE, CANCEL, RUN_NOW, MOVE, DELETE)}
+JOB_ACTS: Final = {act.name: act for act in (RETRY, ACKNOWLEDGE, CANCEL, RUN_NOW, MOVE, ERASE, DELETE)}
 """The acts on chosen jobs, also on many of them (see `lifecycle.bulk_acts`)."""
 
 EDIT_AND_RETRY: Final = OperatorAct(
@@ -74,8 +76,6 @@ EDIT_AND_RETRY: Final = OperatorAct(
     (VIEW_JOB, "pgqueue.view_arguments", "pgqueue.edit_and_retry_job"),
 )
 ENQUEUE: Final = OperatorAct("enqueue", _("Enqueue"), (VIEW_JOB, "pgqueue.enqueue_job"))
-ERASE: Final = JobAct("erase", _("Erase values"), (VIEW_JOB, "pgqueue.erase_job"))
-"""`history.erase()` runs it, and writes the audit. It cannot run as a bulk act."""
 
 STOP_WORKER: Final = OperatorAct(
     AUDITED_AS[RequestKind.STOP], _("Request to stop"), ("pgqueue.view_worker", "pgqueue.stop_worker")
@@ -111,7 +111,7 @@ CHANGING_NO_JOBS: Final = {
 }
 AUDITED: Final = {
     **JOB_ACTS,
-    **{act.name: act for act in (EDIT_AND_RETRY, ENQUEUE, ERASE, RUN_SCHEDULE)},
+    **{act.name: act for act in (EDIT_AND_RETRY, ENQUEUE, RUN_SCHEDULE)},
     **CHANGING_NO_JOBS,
 }
 """The acts by the actions in the entries of the audit."""

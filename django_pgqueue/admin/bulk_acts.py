@@ -22,8 +22,10 @@ from django_pgqueue.acts import AUDITED, JOB_ACTS
 from django_pgqueue.display import number
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.lifecycle.bulk_acts import WORDS, Selection
+from django_pgqueue.lifecycle.bulk_filters import ERASED_KINDS
 from django_pgqueue.models import AuditEntry
 from django_pgqueue.states import ActOutcome, TransitionName
+from django_pgqueue.stats import fleet
 
 from . import databases, private
 from .formatting import full_date, shortened, visible, word_text
@@ -67,7 +69,8 @@ def selection_of(given: QueryDict) -> Selection:
             found[name] = datetime.fromisoformat(str(given[name]))
     ids = tuple(int(each) for each in given.get("ids", "").split(",") if each)
     to_queue, to_priority = (given.get(name, "").strip() or None for name in ("to_queue", "to_priority"))
-    return Selection(**found, job_ids=ids, to_queue=to_queue, to_priority=_number(to_priority))
+    erased = tuple(kind for kind in ERASED_KINDS if f"erase_{kind}" in given)
+    return Selection(**found, job_ids=ids, to_queue=to_queue, to_priority=_number(to_priority), erased=erased)
 
 
 def _number(text: str | None) -> int | None:
@@ -225,6 +228,18 @@ def ending(entry: AuditEntry) -> str:
     if entry.next_batch_at is not None:
         return _("running") if entry.cursor is not None else _("waiting for a worker")
     return _("under way elsewhere, or interrupted")
+
+
+def no_grants_text(action: str, alias: str) -> str:
+    """Return that no worker may execute an act, and what to do; "" if one may, or if no worker is connected."""
+    roles = fleet.roles_without_erasure(alias) if action == TransitionName.ERASE else []
+    if not roles:
+        return ""
+    text = _(
+        "No worker may erase values, and an act waits until one may. Make a database role of the workers (%(roles)s) a "
+        "member of queue_archivist, or use “manage.py pgqueue erase” instead."
+    )
+    return text % {"roles": ", ".join(map(visible, roles))}
 
 
 def count_text(total: int | None, *, has_more: bool) -> str:

@@ -77,12 +77,6 @@ def job_form_urls(site: AdminSite) -> list[URLPattern]:
     ]
 
 
-ERASES_NO_LIST = _(
-    "Nothing was erased: select rows of the page. To erase the values of all jobs with a search key, of a task or of a "
-    "queue, use “manage.py pgqueue erase”."
-)
-
-
 class JobAdmin(JobColumns):
     """All jobs, newest first. With a state chosen, the order is that of its index; see `job_list`."""
 
@@ -170,13 +164,12 @@ class JobAdmin(JobColumns):
     ) -> HttpResponse | None:
         """Change the selected jobs of the page now. With "Select all", show the preview of a bulk act.
 
-        A move and a deletion always show the preview: it asks where to move the jobs, or shows what is lost.
+        A move and a deletion always show the preview: it asks where to move the jobs, or shows what is lost. So does an
+        erasure with "Select all", also if the form of selected rows was answered.
         """
         is_all = request.POST.get("select_across") == "1"
-        if is_all and operation is ERASE:
-            messages.warning(request, ERASES_NO_LIST)
-            return None
-        if operation not in (MOVE, DELETE) and (confirmation.is_given(request) or not is_all):
+        has_answer = confirmation.is_given(request) and operation is not ERASE
+        if operation not in (MOVE, DELETE) and (has_answer or not is_all):
             return act_on_many(request, operation, queryset, self.admin_site)
         name, at = operation.act.name, shown.page_at(request)
         selection = of_list(name, request.GET, at, is_dead_only=self.model is not Job) if is_all else None

@@ -5,7 +5,6 @@ The arguments of callbacks are erased with them: the rows of complete batches ha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from django.db import connections
 
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.ground.envelope import ERASED, seal
 from django_pgqueue.ground.search_text import Scalar
-from django_pgqueue.lifecycle import audit, history
+from django_pgqueue.lifecycle import audit, erased_callbacks, history
+from django_pgqueue.lifecycle.erased_callbacks import Call
 from django_pgqueue.lifecycle.pruning import EVER
 from django_pgqueue.states import FINISHED
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 BATCH: Final = 1000
 """Finished jobs that one statement looks at."""
-ERASED_ARGUMENTS: Final = json.loads(seal(ERASED, b""))
-Call = dict[str, Any]
 
 
 class Erased(NamedTuple):
@@ -247,48 +244,16 @@ def erase_callbacks(connection: Connection, choice: Choice, job_ids: Sequence[in
         job_ids: Finished jobs. If there are any, those callbacks are chosen that have added such a job: callbacks with
             its task and its arguments.
     """
-    wanted = _calls_of(connection, job_ids) if job_ids else None
-    count = 0
-    for page in history.used_callbacks(connection, choice.before, BATCH):
-        erased = {
-            row.batch_id: [_erased(call) if _is_chosen(call, choice, wanted) else None for call in _read(row.calls)]
-            for row in page
-        }
-        erased = {batch_id: calls for batch_id, calls in erased.items() if any(calls)}
-        if erased:
-            history.erase_callbacks(connection, erased)
-        count += sum(call is not None for calls in erased.values() for call in calls)
-    return count
+    calls = set[erased_callbacks.KnownCall]()
+    for start in range(0, len(job_ids), BATCH):
+        calls |= erased_callbacks.calls_of(connection, job_ids[start : start + BATCH])
 
+    def is_chosen(call: Call) -> bool:
+        if job_ids:
+            return erased_callbacks.is_among(call, calls)
+        return (not choice.task_names or call["task_name"] in choice.task_names) and (
+            not choice.queue_names or call["queue_name"] in choice.queue_names
+        )
 
-def _read(texts: Iterable[str | None]) -> list[Call | None]:
-    return [None if text is None else json.loads(text) for text in texts]
-
-
-def _is_chosen(call: Call | None, choice: Choice, wanted: set[tuple[str, str]] | None) -> bool:
-    if call is None or call["arguments"] == ERASED_ARGUMENTS:
-        return False
-    if wanted is not None:
-        return (call["task_name"], _canonical(call["arguments"])) in wanted
-    return (not choice.task_names or call["task_name"] in choice.task_names) and (
-        not choice.queue_names or call["queue_name"] in choice.queue_names
-    )
-
-
-def _calls_of(connection: Connection, job_ids: Sequence[int]) -> set[tuple[str, str]]:
-    """Return the tasks and arguments of jobs."""
-    return {
-        (task_name, _canonical(json.loads(arguments)))
-        for start in range(0, len(job_ids), BATCH)
-        for task_name, arguments in history.calls_of(connection, job_ids[start : start + BATCH])
-    }
-
-
-def _canonical(arguments: Any) -> str:
-    return json.dumps(arguments, sort_keys=True)
-
-
-def _erased(call: Call | None) -> str:
-    """Return a callback without the values that a caller has passed. Its task and options stay."""
-    gone = {"arguments": ERASED_ARGUMENTS, "headers": None, "search_keys": {}, "limit_key": None}
-    return json.dumps({**(call or {}), **gone})
+    pages = history.used_callbacks(connection, choice.before, BATCH)
+    return sum(erased_callbacks.erase_page(connection, page, is_chosen) for page in pages)

@@ -12,7 +12,7 @@ The admin calls `preview()` and `request_act()`. The maintenance service of the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -22,6 +22,7 @@ from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.states import STATE_OF, ActOutcome, State, TransitionName
 
+from . import erased_callbacks
 from .audit import NAME_LENGTH, end_audit
 from .bulk_changes import Act, change_batch
 from .bulk_filters import MOST_IDS as MOST_IDS
@@ -29,8 +30,10 @@ from .bulk_filters import Selection as Selection
 from .bulk_filters import invalid_if_unreadable
 from .bulk_selection import ChosenPage, read_page
 from .bulk_selection import waiting_jobs as waiting_jobs
+from .erased_callbacks import CallbackWalk
 from .execute import execute_with_retry
 from .graphs import AdvancedJob
+from .history import may_erase
 
 BATCH: Final = 1000
 """Jobs that one batch changes at most."""
@@ -42,10 +45,12 @@ WATCHED: Final = 5000
 """The latest retried jobs of an act whose next attempts are watched."""
 WAITING: Final = 20
 """Acts that one worker looks at."""
+NO_GRANTS: Final = "the database role of this worker may not erase values: make it a member of queue_archivist"
 WORDS: Final[dict[TransitionName, tuple[str, ...]]] = {
     TransitionName.RETRY: ("dead", "succeeded", "cancelled"),
     TransitionName.ACKNOWLEDGE: ("dead",),
     TransitionName.DELETE: ("dead", "succeeded", "cancelled"),
+    TransitionName.ERASE: ("dead", "succeeded", "cancelled"),
     TransitionName.CANCEL: ("ready", "due", "scheduled", "running"),
     TransitionName.MOVE: ("ready", "due", "scheduled"),
     TransitionName.RUN_NOW: ("scheduled",),
@@ -56,6 +61,10 @@ acknowledged."""
 
 class FormSentBefore(Exception):
     """An act was requested with this form before, and nothing is requested again."""
+
+
+class MayNotErase(Exception):
+    """The database role of this worker lacks the grants to erase values. A worker with another role can have them."""
 
 
 class PreviewedJob(NamedTuple):
@@ -125,6 +134,10 @@ def check_act(action: str, selection: Selection, rate: float | None) -> Transiti
         raise ValueError("Pass a queue, a priority or both to move jobs.")
     if checked is not TransitionName.MOVE and selection.has_target:
         raise ValueError(f"Pass no queue and no priority to {action} jobs.")
+    if checked is TransitionName.ERASE and not selection.erased:
+        raise ValueError("Choose at least one kind of values to erase.")
+    if checked is not TransitionName.ERASE and selection.erased:
+        raise ValueError(f"Pass no kinds of values to {action} jobs.")
     return checked
 
 
@@ -163,7 +176,7 @@ def request_act(
 
     Args:
         connection: A connection to the database of the jobs.
-        action: "retry", "acknowledge", "cancel", "run_now", "move" or "delete".
+        action: "retry", "acknowledge", "cancel", "run_now", "move", "delete" or "erase".
         selection: The jobs.
         previewed_at: The time of the preview, by the database's clock (`Preview.at`). Jobs that have changed since then
             stay as they are.
@@ -207,6 +220,7 @@ def execute_batch(connection: EngineConnection, audit_id: int, *, passes_refused
     `passes_refused`: An act that has changed others passes by a page of which the database refuses all jobs.
 
     Raises:
+        MayNotErase: The act erases values, and the role of the connection lacks the grants for it.
         psycopg.Error: The database refused all jobs of the page, or the connection failed. Nothing was changed.
         ValueError: The stored filter is invalid, or another value of the entry.
     """
@@ -225,7 +239,9 @@ def _locked(connection: Connection, audit_id: int) -> Act | None:
     checked = check_act(action, selection, rate)
     start = json.loads(cursor) if cursor else {"position": None, "cancelled_again": []}
     at, again = previewed_at or began_at, frozenset(start["cancelled_again"])
-    return Act(audit_id, checked, selection, start["position"], again, at, began_at, rate, stops_on_repeat, has_changed)
+    walk = CallbackWalk(*start["callbacks"]) if start.get("callbacks") else None
+    place = (start["position"], walk, again)
+    return Act(audit_id, checked, selection, *place, at, began_at, rate, stops_on_repeat, has_changed)
 
 
 def _execute(connection: EngineConnection, act: Act, *, passes_refused: bool) -> ActBatch:
@@ -233,22 +249,60 @@ def _execute(connection: EngineConnection, act: Act, *, passes_refused: bool) ->
         job_id, error = repeated
         end_audit(connection, act.audit_id, ActOutcome.REPEATED, failed_job_id=job_id, error=error)
         return ActBatch(act.action, {}, {}, outcome=ActOutcome.REPEATED)
+    if act.action is TransitionName.ERASE and not may_erase(connection):
+        raise MayNotErase(NO_GRANTS)
     bounds = {"limit": BATCH, "shown": BATCH, "audit_id": act.audit_id}
     with invalid_if_unreadable():
         page = _page(connection, act.action, act.selection, act.position, act.previewed_at, **bounds)
+    page, walk = _without_callbacks(connection, act, page)
+    if walk is not None and walk.after_id is not None:
+        return ActBatch(act.action, {}, {}, due_in=_advance(connection, act, act.position, act.cancelled_again, walk))
     size = BATCH if act.rate is None else max(1, int(min(BATCH, act.rate)))
     batch = change_batch(connection, act, page, size, passes_refused=passes_refused)
     names = {row.job_id: row.task_name for row in batch.rows if row.is_fitting}
     if batch.is_last:
         end_audit(connection, act.audit_id)
         return ActBatch(act.action, batch.changed, names, batch.advanced, outcome=ActOutcome.DONE)
-    advance = {
-        "audit_id": act.audit_id,
-        "cursor": json.dumps({"position": batch.rows[-1].position, "cancelled_again": sorted(batch.again)}),
-        "seconds": batch.rate_count / act.rate if act.rate else 0.0,
-    }
-    [(due_in,)] = execute(connection, sql.bulk_acts.ADVANCE_ACT, advance)
+    seconds = batch.rate_count / act.rate if act.rate else 0.0
+    due_in = _advance(connection, act, batch.rows[-1].position, batch.again, walk, seconds)
     return ActBatch(act.action, batch.changed, names, batch.advanced, due_in=due_in)
+
+
+def _advance(
+    connection: Connection,
+    act: Act,
+    position: list[Any] | None,
+    again: Collection[int],
+    walk: CallbackWalk | None,
+    seconds: float = 0.0,
+) -> float:
+    """Store where the next batch begins. Return in how many seconds it is due."""
+    cursor: dict[str, Any] = {"position": position, "cancelled_again": sorted(again)}
+    if walk is not None:
+        cursor["callbacks"] = walk
+    params = {"audit_id": act.audit_id, "cursor": json.dumps(cursor), "seconds": seconds}
+    return float(execute(connection, sql.bulk_acts.ADVANCE_ACT, params)[0][0])
+
+
+def _without_callbacks(connection: Connection, act: Act, page: ChosenPage) -> tuple[ChosenPage, CallbackWalk | None]:
+    """Erase callbacks that have added the jobs of a page. Return the jobs that come next, and how far it has looked.
+
+    While it has not looked at all batches, no job may be erased: its arguments find its callback. At a low rate,
+    several batches of the act erase the jobs of one page, and only the first ones look for callbacks.
+    """
+    if act.action is not TransitionName.ERASE or "arguments" not in act.selection.erased or not page.rows:
+        return page, None
+    places = {row.job_id: place for place, row in enumerate(page.rows, start=1)}
+    walk = act.callbacks
+    if walk is None or walk.last_job_id not in places:  # the batch before has erased all jobs up to it
+        walk = CallbackWalk(page.rows[-1].job_id, 0)
+    count = places[walk.last_job_id]
+    page = ChosenPage(page.rows[:count], page.is_last and count == len(page.rows))
+    if walk.after_id is not None:
+        job_ids = [row.job_id for row in page.rows if row.is_fitting]
+        after_id = erased_callbacks.walk(connection, job_ids, act.previewed_at, walk.after_id)
+        walk = walk._replace(after_id=after_id)
+    return page, walk
 
 
 def _first_repeat(connection: Connection, act: Act) -> tuple[int, str] | None:

@@ -20,10 +20,11 @@ from django_pgqueue.db.statements import Connection
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.states import Seen, State, TransitionName
 
-from . import operator
+from . import history, operator
 from .audit import record_audit
 from .bulk_filters import Selection
 from .bulk_selection import ChosenJob, ChosenPage, chosen_of
+from .erased_callbacks import CallbackWalk
 from .execute import savepoint
 from .graphs import AdvancedJob, Restored
 from .refused_rows import FAILURES, may_divide
@@ -37,12 +38,14 @@ class Act(NamedTuple):
 
     `cancelled_again` are jobs that count as left: the act has retried them or restored them, and they were cancelled
     again because another dependency of theirs has failed. If the act retries that dependency later, they are changed.
+    `callbacks` is how far an erasure of arguments has looked for the callbacks of its next jobs.
     """
 
     audit_id: int
     action: TransitionName
     selection: Selection
     position: list[Any] | None
+    callbacks: CallbackWalk | None
     cancelled_again: frozenset[int]
     previewed_at: datetime
     began_at: datetime
@@ -174,5 +177,6 @@ def _transition(act: Act) -> Callable[..., dict[int, State]]:
             operator.move, queue_name=act.selection.to_queue, priority=act.selection.to_priority
         ),
         TransitionName.DELETE: operator.delete,
+        TransitionName.ERASE: partial(history.erase_seen, audit_id=act.audit_id, kinds=act.selection.erased),
     }
     return transitions[act.action]

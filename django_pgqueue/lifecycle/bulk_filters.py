@@ -23,6 +23,8 @@ MOST_IDS: Final = 10_000
 PRIORITIES: Final = range(-100, 101)
 HIGHEST_ID: Final = 2**63 - 1
 NAMES: Final = ("queue_name", "task_name", "exception_class", "to_queue", "limit_key", "message")
+ERASED_KINDS: Final = ("arguments", "results", "errors", "logs")
+"""The kinds of values that an erasure can erase."""
 WORDS: Final = ("ready", "due", "scheduled", "running", *sorted(FINISHED))
 
 
@@ -47,6 +49,7 @@ class Selection:
             each number (see `ground.error_messages`). Only for jobs in a finished state.
         edited: How many further jobs the preview of a retry counted, which are left because *Edit and retry* has made
             new jobs of them. The audit shows it; it chooses no jobs.
+        erased: The kinds of values that an erasure erases, of `ERASED_KINDS`.
     """
 
     word: str = ""
@@ -61,6 +64,7 @@ class Selection:
     edited: int | None = None
     to_priority: int | None = None
     message: str | None = None
+    erased: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values that do not fit together."""
@@ -87,9 +91,14 @@ class Selection:
             raise ValueError("A name contains the character NUL, which no stored name can contain.")
         if self.to_priority is not None and self.to_priority not in PRIORITIES:
             raise ValueError(f"Invalid priority {self.to_priority!r}: use a whole number from -100 to 100.")
+        if wrong := [kind for kind in self.erased if kind not in ERASED_KINDS]:
+            raise ValueError(f"Invalid values to erase {wrong!r}: use {', '.join(ERASED_KINDS)}.")
         for job_id in self.job_ids:
             if not 0 < job_id <= HIGHEST_ID:
                 raise ValueError(f"Invalid id {job_id}: use the ids of jobs, from 1 to {HIGHEST_ID}.")
+        self._check_times()
+
+    def _check_times(self) -> None:
         for at in filter(None, (self.since, self.until)):
             if at.tzinfo is None:
                 raise ValueError("Pass times with a time zone.")
@@ -115,7 +124,8 @@ class Selection:
         """
         try:
             times = {name: datetime.fromisoformat(stored[name]) for name in ("since", "until") if name in stored}
-            return cls(**{**stored, **times, "job_ids": tuple(stored.get("job_ids", ()))})
+            lists = {name: tuple(stored.get(name, ())) for name in ("job_ids", "erased")}
+            return cls(**{**stored, **times, **lists})
         except (TypeError, AttributeError) as error:
             raise ValueError(f"Invalid filter of a bulk act: {error}.") from error
 

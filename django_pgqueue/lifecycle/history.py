@@ -1,15 +1,15 @@
 """Transitions of finished jobs that move them to an archive or erase their values.
 
-The package `history` calls these functions, in batches. Each changes a job only if it is as it was seen: finished, at
-the same instant. A job that was retried since stays as it is. Locked jobs are left alone, and so are jobs that the
-database refuses to change.
+The package `history` calls these functions, in batches, and so do bulk acts. Each changes a job only if it is as it was
+seen: finished, at the same instant. A job that was retried since stays as it is. Locked jobs are left alone, and so are
+jobs that the database refuses to change.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -18,9 +18,11 @@ from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, exact, execute, numbers, texts
 from django_pgqueue.ground.envelope import ERASED, seal
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.states import Seen, State
 
-from .execute import execute_with_retry, pages
-from .pruning import Finished, lock_finished, remove
+from .bulk_filters import ERASED_KINDS
+from .execute import LockWait, execute_with_retry, pages
+from .pruning import Finished, lock_finished, needs_of, remove
 from .ranges import written
 from .refused_rows import Divided, divided
 
@@ -60,12 +62,50 @@ def erase(
 
     An erased value is an envelope that no codec can open, so nothing takes it for a value. Log lines are deleted.
     """
-    flags = {
-        "erases_arguments": arguments,
-        "erases_results": results,
-        "erases_errors": errors,
-        "erases_logs": logs,
-    }
+    kinds = {"arguments": arguments, "results": results, "errors": errors, "logs": logs}
+    return _changed(_erased(connection, jobs, audit_id, [kind for kind, is_erased in kinds.items() if is_erased]))
+
+
+def erase_seen(
+    connection: Connection,
+    job_ids: Sequence[int],
+    *,
+    seen: Mapping[int, Seen],
+    lock_seconds: float,
+    audit_id: int,
+    kinds: Collection[str],
+) -> dict[int, State]:
+    """Erase values of finished jobs that are as they were seen; return the state of each job that was changed.
+
+    This is `erase()` as a transition of a bulk act: a locked job is tried again for `lock_seconds`.
+
+    Raises the first job's error if the database refuses all of them.
+    """
+    waiting = {job_id: at for job_id in job_ids if (at := seen[job_id].finished_at) is not None}
+    changed: list[int] = []
+    wait = LockWait(lock_seconds)
+    while waiting:
+        done = _erased(connection, waiting, audit_id, kinds)
+        if done.refused and not done.answers and not changed:
+            raise done.refused[0].error
+        changed += _changed(done)
+        answered = {*done.answers, *(job_id for (job_id, _), _ in done.refused)}
+        left = needs_of(connection, waiting.keys() - answered)
+        waiting = {job_id: waiting[job_id] for job_id, job in left.items() if job.need is None}
+        if waiting and not wait.sleep():
+            break
+    return {job_id: State(seen[job_id].state) for job_id in changed}
+
+
+def may_erase(connection: Connection) -> bool:
+    """Return whether the database role of this connection has the grants to erase values and callbacks."""
+    return bool(execute(connection, sql.history.MAY_ERASE, {})[0][0])
+
+
+def _erased(
+    connection: Connection, jobs: Finished, audit_id: int, kinds: Collection[str]
+) -> Divided[tuple[int, datetime], bool]:
+    flags = {f"erases_{kind}": kind in kinds for kind in ERASED_KINDS}
     params = {**flags, "erased": seal(ERASED, b""), "audit_id": audit_id}
 
     def transition(part: Sequence[tuple[int, datetime]]) -> dict[int, bool]:
@@ -73,7 +113,7 @@ def erase(
         rows = execute_with_retry(connection, sql.history.ERASE, {**params, **seen})
         return {row[0]: True for row in rows}
 
-    return _changed(divided(connection, list(jobs.items()), transition, most_seconds=math.inf))
+    return divided(connection, list(jobs.items()), transition, most_seconds=math.inf)
 
 
 class UsedCallbacks(NamedTuple):
@@ -84,9 +124,11 @@ class UsedCallbacks(NamedTuple):
     """The callback for a failure, the one for the completion, and the one for success, in this order."""
 
 
-def used_callbacks(connection: Connection, before: datetime, limit: int) -> Iterator[list[UsedCallbacks]]:
-    """Yield pages of batches that have completed or failed before a time, by id, with the callbacks used by then."""
-    for rows in pages(connection, sql.history.USED_CALLBACKS, {"after_id": 0}, limit=limit, before_at=before):
+def used_callbacks(
+    connection: Connection, before: datetime, limit: int, after_id: int = 0
+) -> Iterator[list[UsedCallbacks]]:
+    """Yield pages of batches behind one, by id, with the callbacks of each that were used before a time."""
+    for rows in pages(connection, sql.history.USED_CALLBACKS, {"after_id": after_id}, limit=limit, before_at=before):
         yield [UsedCallbacks(row[0], row[1:]) for row in rows]
 
 

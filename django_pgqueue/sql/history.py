@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from django_pgqueue.ground.erasure_grants import HAS_GRANTS
+
 from .clauses import FREE, LINES_OF_FREE
 
 # A job with all that belongs to it.
@@ -195,10 +197,11 @@ audited AS (
     INSERT INTO pgqueue_audit_job (audit_id, job_id)
     SELECT %(audit_id)s::bigint, id FROM erased
     ON CONFLICT (job_id, audit_id) DO NOTHING
+    RETURNING job_id
 ),
 counted AS (
     UPDATE pgqueue_audit
-    SET job_count = job_count + (SELECT count(*) FROM erased)
+    SET job_count = job_count + (SELECT count(*) FROM audited)
     WHERE id = %(audit_id)s::bigint
 )
 SELECT id FROM erased
@@ -267,3 +270,11 @@ WHERE batch.id = given.id
 CALLS_OF: Final = """/* pgqueue:calls_of */
 SELECT task_name, arguments::text FROM pgqueue_job WHERE id = ANY (%(job_ids)s::bigint[])
 """
+
+# Whether the role of this session may run ERASE and ERASE_CALLBACKS.
+#
+# Caller: lifecycle.history.may_erase(), before each batch of a bulk act that erases values
+MAY_ERASE: Final = """/* pgqueue:may_erase */
+SELECT """ + HAS_GRANTS + """
+FROM (SELECT current_user AS name) AS role
+"""  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.ground.erasure_grants import HAS_GRANTS
 from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import Pausable
@@ -46,6 +47,23 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) AS opened
 """
+
+# Return the database roles of the sessions of worker processes, and whether each may erase values of jobs.
+#
+# Cost: reads the sessions of the server. Every role may see the names of roles and applications
+ROLES_OF_WORKERS: Final = """/* pgqueue:roles_of_workers */
+SELECT role.name, """ + HAS_GRANTS + """
+FROM (
+    SELECT DISTINCT usename AS name
+    FROM pg_stat_activity
+    WHERE datname = current_database()
+      AND (
+          application_name LIKE 'pgqueue:fetcher%%'
+          OR application_name IN ('pgqueue:completer', 'pgqueue:supervisor')
+      )
+) AS role
+ORDER BY 1
+"""  # fmt: skip # noqa: S608 -- all parts are literals of this package
 
 
 class OpenGroup(NamedTuple):
@@ -87,6 +105,19 @@ def workers(database: str | None = None) -> list[WorkerStats]:
     """
     connection = connection_of(database)
     return read_workers(connection, read_open_groups(connection))
+
+
+def roles_without_erasure(database: str | None = None) -> list[str]:
+    """Return the database roles of the connected workers if none of them may erase values of jobs.
+
+    Return [] if one may, or if no worker is connected: a worker that starts later can have another role. Runs one
+    read-only statement.
+
+    Args:
+        database: Alias of the database of the jobs. By default the database routers choose it.
+    """
+    roles = execute(connection_of(database), ROLES_OF_WORKERS, {})
+    return [] if any(may_erase for _, may_erase in roles) else [str(name) for name, _ in roles]
 
 
 def read_open_groups(connection: Connection) -> list[OpenGroup]:

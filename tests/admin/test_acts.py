@@ -90,6 +90,12 @@ CASES = [
     Case(acts.RUN_NOW, "job/{later}/change/", "job/{later}/run/"),
     Case(acts.MOVE, "job/{later}/change/", "job/{later}/move/", {"queue_name": "other", "anyway": "on"}),
     Case(acts.RETRY, "job/bulk_preview/?action=retry&state=dead", "job/bulk_preview/request/"),
+    Case(
+        acts.ERASE,
+        "job/bulk_preview/?action=erase&state=dead",
+        "job/bulk_preview/request/",
+        {"reason": "a", "erase_results": "1"},
+    ),
     Case(acts.EDIT_AND_RETRY, "job/{dead}/edit/", "job/{dead}/edit/"),
     Case(acts.ENQUEUE, "job/enqueue/app.render/", "job/enqueue/app.render/", {"argument-a": "5"}),
     Case(acts.STOP_WORKER, "worker/{worker}/stop/", "worker/{worker}/stop/"),

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
+from django.db import connection
 from django.db.models import F
 from django.test import Client
 
 from django_pgqueue.admin import shown
+from django_pgqueue.lifecycle import audit
 from django_pgqueue.models import AuditEntry, Job
+from django_pgqueue.stats import fleet
+from django_pgqueue.worker.execution.job_events import FOREGROUND
+from django_pgqueue.worker.maintenance.bulk_acts import BulkActs
+from tests import helpers
 from tests.admin.conftest import JobMaker, add_execution
-from tests.admin.test_bulk_acts import text_of
+from tests.admin.test_bulk_acts import REQUEST, form, text_of, url
 from tests.admin.test_lists import DEAD, JOBS
 
 pytestmark = pytest.mark.slow
@@ -106,9 +114,90 @@ def test_selected_rows_are_erased_after_the_question(client: Client, make_job: J
     assert {entry.change_message for entry in LogEntry.objects.all()} == {"Erase values, one of 2 jobs selected."}
 
 
-def test_all_jobs_of_a_list_are_not_erased(client: Client, dead: Job) -> None:
-    data = {"action": "erase_selected", "_selected_action": [dead.pk], "select_across": "1"}
-    for more in ({}, {"confirmed": "1", "reason": "a", **ALL}):
-        page = client.post(DEAD, {**data, **more}, follow=True).content.decode()
-        assert "Nothing was erased: select rows of the page." in page
+# ------------------------------------------------------------------ all jobs of a filter
+
+
+@pytest.mark.parametrize(
+    ("path", "filters"), [(DEAD, {"word": "dead"}), (f"{JOBS}?state=succeeded", {"word": "succeeded"})]
+)
+@pytest.mark.parametrize("more", [{}, {"confirmed": "1", "reason": "a", **ALL}])
+def test_all_jobs_of_a_list_show_the_preview(
+    client: Client, make_job: JobMaker, path: str, filters: dict[str, str], more: dict[str, str]
+) -> None:
+    """Also if somebody sends the answer of the other form with it: nothing is erased without the preview."""
+    jobs = [make_job("dead"), make_job("succeeded")]
+    data = {"action": "erase_selected", "_selected_action": [jobs[0].pk], "select_across": "1"}
+    page = client.post(path, {**data, **more}).content.decode()
+    assert "<strong>1</strong> job meets the filter now." in page and "Erased values cannot be restored" in page
+    assert form(page)["state"] == filters["word"] and not AuditEntry.objects.exists()
+
+
+def test_list_links_the_erasure_of_finished_jobs(client: Client, make_job: JobMaker) -> None:
+    for state in ("dead", "ready", "succeeded"):
+        make_job(state, queue_name="mail")
+    for path, is_linked in ((DEAD, True), (f"{JOBS}?state=succeeded", True), (f"{JOBS}?state=ready", False)):
+        assert ("Erase values…</a>" in text_of(client, path)) == is_linked, path
+
+
+def test_preview_asks_what_to_erase_and_why_then_requests_it(client: Client, dead: Job, make_job: JobMaker) -> None:
+    make_job("dead", task_name="app.other")
+    page = text_of(client, url("erase", state="dead", task="app.add"))
+    for text in ("Erased values cannot be restored", "another job of it is unfinished", "callback of a batch"):
+        assert text in page
+    assert all(re.search(f'name="{name}" value="1" checked', page) for name in ALL)
+    assert '" required' not in page.partition('id="bulk-reason"')[0] and "required" in page
+    fields = form(page)
+    for wrong, says in ((ALL, "Give a reason"), ({"reason": "a"}, "Choose at least one kind")):
+        assert says in client.post(REQUEST, {**fields, **wrong}, follow=True).content.decode()
     assert not AuditEntry.objects.exists()
+    data = {**fields, "reason": "request 91", "rate": "5", "erase_logs": "on", "erase_arguments": "on"}
+    answers = [client.post(REQUEST, data, follow=True) for _ in range(2)]
+    entry = AuditEntry.objects.get()
+    assert {answer.redirect_chain[0] for answer in answers} == {(f"{JOBS}bulk_act/?id={entry.pk}", 302)}
+    assert entry.filter == {"word": "dead", "task_name": "app.add", "erased": ["arguments", "logs"]}
+    assert (entry.action, entry.done_by, entry.reason, entry.rate) == ("erase", "staff", "request 91", 5.0)
+    assert Job.objects.get(pk=dead.pk).arguments["args"] == [SECRET], "a worker does it, and the request does not"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_progress_and_history_show_the_erasure(client: Client, dead: Job) -> None:
+    fields = form(text_of(client, url("erase", state="dead")))
+    page = client.post(REQUEST, {**fields, "reason": "request 91", **ALL}, follow=True).content.decode()
+    assert "Stop</button>" in page and "waiting for a worker" in page
+    with closing(helpers.connect()) as session:
+        BulkActs(FOREGROUND, lambda: None).go_on(session)
+    page = text_of(client, f"{JOBS}bulk_act/?id={AuditEntry.objects.get().pk}")
+    assert "<dd>1 of 1</dd>" in page and "arguments, results, errors, logs" in page and "request 91" in page
+    history = text_of(client, f"{JOBS}{dead.pk}/history/")
+    assert "Erase values" in history and "request 91" in history
+    assert SECRET not in text_of(client, f"{JOBS}{dead.pk}/change/")
+
+
+def test_erasure_of_a_filter_needs_its_permission(client_of: Callable[..., Client], dead: Job) -> None:
+    viewer = client_of("view_job", "retry_job")
+    assert "Erase values…" not in text_of(viewer, DEAD)
+    assert viewer.get(url("erase", state="dead")).status_code == 403
+    fields = {"action": "erase", "state": "dead", "reason": "a", **ALL}
+    assert viewer.post(REQUEST, fields).status_code == 403 and not AuditEntry.objects.exists()
+
+
+def test_erasure_by_message_needs_the_permission_to_see_it(client_of: Callable[..., Client], dead: Job) -> None:
+    eraser = client_of("view_job", "erase_job")
+    assert eraser.get(url("erase", state="dead")).status_code == 200
+    assert eraser.get(url("erase", state="dead", message=SECRET)).status_code == 403
+    fields = {"action": "erase", "state": "dead", "message": SECRET, "reason": "a", **ALL}
+    assert eraser.post(REQUEST, fields).status_code == 403 and not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize(("roles", "says"), [([], False), (["jobs\0", "jobs2"], True)])
+def test_pages_say_that_no_worker_may_erase(
+    client: Client, dead: Job, monkeypatch: pytest.MonkeyPatch, roles: list[str], says: bool
+) -> None:
+    monkeypatch.setattr(fleet, "roles_without_erasure", lambda alias: roles)
+    page = text_of(client, url("erase", state="dead"))
+    fields = {**form(page), "reason": "a", **ALL}
+    progress = client.post(REQUEST, fields, follow=True).content.decode()
+    for text in (page, progress):
+        assert ("No worker may erase values" in text and "jobs2) a member of queue_archivist" in text) == says
+    audit.stop_audit(connection, AuditEntry.objects.get().pk, "ada")
+    assert "No worker may erase" not in text_of(client, f"{JOBS}bulk_act/?id={AuditEntry.objects.get().pk}")

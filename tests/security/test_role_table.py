@@ -40,8 +40,9 @@ ANSWERS = {
         "UPDATE pgqueue_job SET task_name = 'x'": "yes",
         "UPDATE pgqueue_job SET arguments = '{}'": "yes",
         "UPDATE pgqueue_schedule SET arguments = '{}'": "of schedules",
+        ACT.format("erase"): BY_ACT,
     },
-    "changes results": {"UPDATE pgqueue_job SET result = '1'": "yes"},
+    "changes results": {"UPDATE pgqueue_job SET result = '1'": "yes", ACT.format("erase"): BY_ACT},
     "postpones": {"UPDATE pgqueue_job SET run_after = now() + interval '1 year'": "yes"},
     "stops": {
         "UPDATE pgqueue_job SET state = 'cancelled', finished_at = now()": "yes",

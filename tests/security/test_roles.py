@@ -64,6 +64,7 @@ EVERYBODY = {
     *("SYSTEM_IDENTIFIER", "SERVER_IDENTIFIER", "BULK_TIME", "LOCK_KEYS", "LIMIT_WAITS", "DRAW_JOB_IDS"),
     "PROVE_COMMIT",
     "MAY_READ_SCHEDULES",
+    *("MAY_ERASE", "ROLES_OF_WORKERS"),
 }
 """These need no privilege on a table."""
 READING = {

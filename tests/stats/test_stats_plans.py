@@ -311,7 +311,7 @@ def test_plan_of_stats_reads_a_bounded_number_of_rows(plans, name):
 
 def test_every_statement_on_large_tables_has_a_case():
     """The others read small tables such as `pgqueue_pause` and `pgqueue_worker`, or ids and names."""
-    small = {"RECORDED_INSTALLATIONS", "SERVER_IDENTIFIER", "LIMIT_CONTROLS"}
+    small = {"RECORDED_INSTALLATIONS", "SERVER_IDENTIFIER", "LIMIT_CONTROLS", "ROLES_OF_WORKERS"}
     others = small | {
         "OPEN_PAUSES",
         "WORKERS",

@@ -413,6 +413,7 @@ def test_act_page_of_one_tenant_refused_reaches_others(engine, monkeypatch):
 ACTS = {
     "retry": ("dead", DEAD, "ready"),
     "delete": ("dead", DEAD, None),
+    "erase": ("dead", Selection("dead", erased=("arguments",)), "dead"),
     "cancel": ("ready", Selection("scheduled"), "cancelled"),
     "run_now": ("ready", Selection("scheduled"), "ready"),
     "move": ("ready", Selection("scheduled", to_queue="other"), "ready"),
@@ -483,6 +484,10 @@ def test_entry_changed_by_hand_fails_and_stops_no_other(engine, change):
         ("retry", {"job_ids": range(10_001)}, {}, "Too many ids: 10,001"),
         ("cancel", {"word": "ready", "exception_class": ""}, {}, "Only finished jobs"),
         ("cancel", {"word": "ready", "message": "a"}, {}, "Only finished jobs"),
+        ("erase", {"word": "ready", "erased": ("logs",)}, {}, "Invalid state 'ready' to erase"),
+        ("erase", {"word": "dead"}, {}, "at least one kind"),
+        ("erase", {"word": "dead", "erased": ("logs", "rows")}, {}, r"Invalid values to erase \['rows'\]"),
+        ("delete", {"word": "dead", "erased": ("logs",)}, {}, "no kinds of values to delete"),
         ("retry", {"word": "dead", "message": "a\0"}, {}, "NUL"),
         ("retry", {"word": "dead", "task_name": "a\0"}, {}, "NUL"),
     ],

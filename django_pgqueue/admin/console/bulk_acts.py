@@ -100,6 +100,7 @@ def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
         "ended": dated(entry.ended_at, entry),
         **act_jobs(request, entry, alias),
         "may_stop": can_stop and bulk_acts.is_allowed(request, entry.action),
+        "no_grants": bulk_acts.no_grants_text(entry.action, alias) if is_running else "",
         "has_worker": not is_running or any(worker.is_live for worker in stats.workers(alias)),
     }
 

@@ -7,6 +7,7 @@ form requests one act, however often it is sent (see `new_jobs.token_field()`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -18,6 +19,7 @@ from django.contrib.admin import AdminSite
 from django.db import connections
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import URLPattern, path
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -26,6 +28,8 @@ from django_pgqueue.acts import JOB_ACTS
 from django_pgqueue.admin import bulk_acts, databases
 from django_pgqueue.admin.act_view import act_view, check
 from django_pgqueue.admin.formatting import breakable, word_badge
+from django_pgqueue.admin.forms.erase_form import CALLBACKS_NOTE, kinds_asked
+from django_pgqueue.admin.forms.erase_form import NOTES as ERASE_NOTES
 from django_pgqueue.admin.forms.new_jobs import FORM_FIELD, read_token
 from django_pgqueue.admin.forms.reason_form import ACKNOWLEDGE_NOTES
 from django_pgqueue.admin.navigation import redirect_to, rendered
@@ -41,6 +45,20 @@ from .page import ConsolePage
 CAREFUL_RATE: Final = 10.0
 """Jobs per second if the act stops at the first repeat and the user gives no rate."""
 MOST_REASON: Final = 1000
+NOTES_OF: Final[Mapping[str, Sequence[Promise | str]]] = {
+    TransitionName.ACKNOWLEDGE: ACKNOWLEDGE_NOTES,
+    TransitionName.ERASE: (*ERASE_NOTES, CALLBACKS_NOTE),
+}
+"""Sentences about the effects of an act."""
+NEED_REASON: Final[Mapping[str, Promise | str]] = {
+    TransitionName.ACKNOWLEDGE: gettext_lazy("Give a reason: the page of each job shows it."),
+    TransitionName.ERASE: gettext_lazy("Give a reason: the audit shows it."),
+}
+"""The acts that need a reason, each with the message about a form without one."""
+REASON_HELP: Final[Mapping[str, Promise | str]] = {
+    TransitionName.ACKNOWLEDGE: gettext_lazy("The page of each job shows it with your name."),
+    TransitionName.ERASE: gettext_lazy("The audit shows it. Do not write the erased value here."),
+}
 
 
 def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
@@ -63,7 +81,7 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
     alias = databases.chosen(request)
     preview = lifecycle_bulk_acts.preview(connections[alias], action, selection)
     return {
-        "title": _("%(action)s many jobs") % {"action": bulk_acts.label(action)},
+        "title": _title(action),
         "action": action,
         "label": bulk_acts.label(action),
         "described": bulk_acts.described(request, selection.as_json()),
@@ -82,10 +100,20 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
         "retries": action == TransitionName.RETRY,
         "moves": action == TransitionName.MOVE,
         "queue_names": stats.names(connections[alias]).queues if action == TransitionName.MOVE else (),
-        "notes": ACKNOWLEDGE_NOTES if action == TransitionName.ACKNOWLEDGE else (),
+        "notes": NOTES_OF.get(action, ()),
+        "needs_reason": action in NEED_REASON,
+        "reason_help": REASON_HELP.get(action, _("Optional. The history of each job shows it.")),
+        "kinds": kinds_asked() if action == TransitionName.ERASE else (),
+        "no_grants": bulk_acts.no_grants_text(action, alias),
         "careful_rate": f"{CAREFUL_RATE:g}",
         "has_worker": any(worker.is_live for worker in stats.workers(alias)),
     }
+
+
+def _title(action: str) -> str:
+    if action == TransitionName.ERASE:
+        return _("Erase values of many jobs")
+    return _("%(action)s many jobs") % {"action": bulk_acts.label(action)}
 
 
 def answer_list(request: HttpRequest, site: AdminSite, action: str, selection: Selection) -> HttpResponse:
@@ -128,8 +156,10 @@ def _request_once(request: HttpRequest, alias: str, action: str, selection: Sele
     if token is None:
         raise ValueError(_("The form was incomplete. Try again from here."))
     reason = request.POST.get("reason", "").strip()[:MOST_REASON].replace("\0", "")
-    if action == TransitionName.ACKNOWLEDGE and not reason:
-        raise ValueError(_("Give a reason: the page of each job shows it."))
+    if action in NEED_REASON and not reason:
+        raise ValueError(NEED_REASON[action])
+    if action == TransitionName.ERASE and not selection.erased:
+        raise ValueError(_("Choose at least one kind of values."))
     try:
         return lifecycle_bulk_acts.request_act(
             connections[alias],

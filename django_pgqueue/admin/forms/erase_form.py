@@ -1,6 +1,7 @@
 """The page that asks which values of finished jobs to erase, and the erasure of those that have not changed since.
 
-`job.actions` shows it, for one job and for selected ones. `history.erase()` erases the values and writes the audit.
+`job.actions` shows it, for one job and for selected ones. `history.erase()` erases the values and writes the audit. The
+preview of a bulk act asks in its own form, for the same kinds of values, and shows the same notes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from django.contrib.admin import AdminSite
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
+from django.utils.functional import Promise
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -22,6 +24,7 @@ from django_pgqueue import history
 from django_pgqueue.acts import ERASE
 from django_pgqueue.admin import databases, shown
 from django_pgqueue.display import number
+from django_pgqueue.lifecycle.bulk_filters import ERASED_KINDS
 from django_pgqueue.models import AuditedJob, Job
 from django_pgqueue.states import Seen
 
@@ -29,16 +32,19 @@ from . import confirmation
 from .form_page import form_page
 from .reason_form import REASON_LENGTH, hidden_inputs
 
-KINDS: Final = ("arguments", "results", "errors", "logs")
-"""The parameters of `history.erase()` that the form asks for, each in a field whose name begins with `erase_`."""
 NOTES: Final = (
     gettext_lazy("Erased values cannot be restored. The jobs stay, with their task, times, states and attempts."),
     gettext_lazy("If somebody retries a job without its arguments, its task is not called, and the job is dead again."),
 )
 
+CALLBACKS_NOTE: Final = gettext_lazy(
+    "If a callback of a batch has added one of these jobs, the batch keeps its arguments. They are erased with those "
+    "of the job."
+)
+
 
 class EraseForm(forms.Form):
-    """Asks which values to erase, and why."""
+    """Asks which values to erase, and why. Each kind of `ERASED_KINDS` has a field whose name begins with `erase_`."""
 
     erase_arguments = forms.BooleanField(
         label=gettext_lazy("Arguments, headers, and the keys that are made of them"), required=False, initial=True
@@ -56,9 +62,15 @@ class EraseForm(forms.Form):
 
     def clean(self) -> dict[str, Any]:
         given = super().clean() or self.cleaned_data
-        if not any(given.get(f"erase_{kind}") for kind in KINDS):
+        if not any(given.get(f"erase_{kind}") for kind in ERASED_KINDS):
             raise ValidationError(_("Choose at least one kind of values."))
         return given
+
+
+def kinds_asked() -> list[tuple[str, Promise | str]]:
+    """Return the name and the label of the field of each kind of values."""
+    names = [f"erase_{kind}" for kind in ERASED_KINDS]
+    return [(name, EraseForm.base_fields[name].label or "") for name in names]
 
 
 def ask_what(
@@ -86,7 +98,7 @@ def erase(request: HttpRequest, seen: Mapping[int, Seen]) -> Sequence[Job]:
     alias = databases.chosen(request)
     jobs, audited = Job.objects.using(alias), AuditedJob.objects.using(alias)
     since = {"entry__action": ERASE.name, "entry__began_at__gte": shown.page_at(request)}
-    kinds = {kind: form.cleaned_data[f"erase_{kind}"] for kind in KINDS}
+    kinds = {kind: form.cleaned_data[f"erase_{kind}"] for kind in ERASED_KINDS}
     by, reason = request.user.get_username(), form.cleaned_data["reason"]
     with transaction.atomic(using=alias):
         finished = jobs.filter(pk__in=seen, finished_at__isnull=False).order_by("pk")

@@ -21,7 +21,7 @@ from django_pgqueue.db.statements import repeat_if_stale
 from django_pgqueue.ends.graphs import advanced_transitions
 from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import audit, bulk_acts
-from django_pgqueue.lifecycle.bulk_acts import ActBatch
+from django_pgqueue.lifecycle.bulk_acts import ActBatch, MayNotErase
 from django_pgqueue.reactions import Reactions, operated
 from django_pgqueue.states import ActOutcome, State, TransitionName
 from django_pgqueue.worker.runtime.refusals import Refusals
@@ -63,7 +63,7 @@ class BulkActs:
         self._progressed()
         try:
             batch = self._execute_batch(connection, audit_id)
-        except psycopg.Error as error:
+        except (psycopg.Error, MayNotErase) as error:
             if is_lost(connection) or concerns_all_statements(error):
                 raise
             self._refused.note(audit_id, error)  # the cause can end, and another worker may have the grants
@@ -89,6 +89,8 @@ class BulkActs:
         return batch
 
     def _react(self, connection: EngineConnection, batch: ActBatch) -> None:
+        if batch.action is TransitionName.ERASE:
+            return
         if batch.action in (TransitionName.DELETE, TransitionName.ACKNOWLEDGE):  # nobody waits for a finished job
             if State.DEAD in batch.changed.values():  # it may have blocked its limit key
                 notify_keys_unblocked(connection)

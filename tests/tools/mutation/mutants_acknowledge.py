@@ -77,7 +77,7 @@ ACKNOWLEDGE = [
         ("tests/admin/test_acknowledge.py",),
         Mutant(
             "a bulk act needs no reason",
-            "if action == TransitionName.ACKNOWLEDGE and not reason:",
+            "if action in NEED_REASON and not reason:",
             "if False:",
             inside="_request_once",
         ),

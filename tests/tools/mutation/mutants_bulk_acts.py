@@ -40,6 +40,63 @@ BULK_ACTS = [
         ),
     ),
     *of_tests(
+        ("tests/worker/test_bulk_erasures.py",),
+        Mutant(
+            "jobs are erased before their callbacks",
+            "    if walk is not None and walk.after_id is not None:\n        return ActBatch",
+            "    if False:\n        return ActBatch",
+            inside="bulk_acts._execute",
+        ),
+        Mutant(
+            "jobs behind those whose callbacks are erased come with them",
+            "count = places[walk.last_job_id]",
+            "count = len(page.rows)",
+            inside="bulk_acts._without_callbacks",
+        ),
+        Mutant(
+            "a page whose last job is gone is not looked for",
+            "walk is None or walk.last_job_id not in places",
+            "walk is None",
+            inside="bulk_acts._without_callbacks",
+        ),
+        Mutant(
+            "a bulk act erases all kinds of values",
+            "kind in kinds for kind in ERASED_KINDS",
+            "True for kind in ERASED_KINDS",
+            inside="history._erased",
+        ),
+    ),
+    *of_tests(
+        ("tests/security/test_erasing_roles.py",),
+        Mutant(
+            "a worker without the grants tries to erase",
+            "act.action is TransitionName.ERASE and not may_erase(connection)",
+            "False",
+            inside="bulk_acts._execute",
+        ),
+        Mutant(
+            "the pages name a role although another worker may erase",
+            "[] if any(may_erase for _, may_erase in roles) else ",
+            "",
+            inside="fleet.roles_without_erasure",
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_erase.py",),
+        Mutant(
+            "the answer about selected rows erases a whole list",
+            "confirmation.is_given(request) and operation is not ERASE",
+            "confirmation.is_given(request)",
+            inside="JobAdmin.act_on_selected",
+        ),
+        Mutant(
+            "many jobs are erased without a reason",
+            "    if action in NEED_REASON and not reason:",
+            "    if False:",
+            inside="bulk_preview._request_once",
+        ),
+    ),
+    *of_tests(
         ("tests/admin/test_incidents.py",),
         Mutant(
             "anybody sees which jobs have a message",

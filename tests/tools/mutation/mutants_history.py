@@ -57,7 +57,7 @@ ERASURES = of_tests(
     Mutant("a blocking job loses its limit key", " OR state = 'dead' AND limit_order = 2", "", "ERASE"),
     Mutant("lines are always erased", "%(erases_logs)s::boolean AND ", "", "ERASE"),
     Mutant("lines of a locked job are erased", f"\n      AND {OF_FREE}", "", "ERASE"),
-    Mutant("the audit counts no job", "job_count + (SELECT count(*) FROM erased)", "job_count", "ERASE"),
+    Mutant("the audit counts no job", "job_count + (SELECT count(*) FROM audited)", "job_count", "ERASE"),
     Mutant("an erased value is of an unknown codec", "    if name == ERASED:\n", "    if False:\n", inside="decode"),
 )
 RELEASES = [

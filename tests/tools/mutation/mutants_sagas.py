@@ -39,9 +39,9 @@ CALLBACKS = (
         ),
         Mutant(
             "an erasure of one job erases all callbacks of its task",
-            """in wanted\n""",
-            """in wanted or True\n""",
-            inside="_is_chosen",
+            """ in calls\n""",
+            """ in calls or True\n""",
+            inside="is_among",
         ),
     ),
 )
