@@ -172,7 +172,7 @@ class Task(TaskDefinition, Generic[P, R_co]):
     ) -> tuple[BaseDatabaseWrapper, NewJob]:
         """Check and encode a call. Return its job, and the connection on which to insert it."""
         check_fit(self, args, kwargs)
-        call = (args, kwargs) if self.known_plan is None else self.encoded_call(args, kwargs)
+        call = self.encoded_call(args, kwargs)
         connection = connection_for(self, args, kwargs, callers_level)
         return connection, new_job(self, call, row_of(self, connection.alias))
 

@@ -293,9 +293,7 @@ class Insertion:
             check_fit(task, args, kwargs)
             if has_database_of_call:
                 self._check_database(task, args, kwargs)
-            if task.known_plan is not None:
-                args, kwargs = task.encoded_call(args, kwargs)
-            yield normalise_call(args, kwargs)
+            yield normalise_call(*task.encoded_call(args, kwargs))
 
     def _is_over(self) -> bool:
         """Return whether all calls have been read. Reads one call ahead to find out."""
