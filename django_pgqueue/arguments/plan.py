@@ -89,6 +89,17 @@ class CallPlan:
                 _encoded(self._named(name), kwargs[name])
         return args, kwargs
 
+    def fits_by_types(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether a call that `encode()` has returned fits whatever its values are, because of their types."""
+        return (
+            self.has_exact
+            and len(args) <= len(self.exact)
+            and all(exact is None or type(value) in exact for value, exact in zip(args, self.exact, strict=False))
+            and all(
+                (exact := self.exact_named.get(name)) is None or type(value) in exact for name, value in kwargs.items()
+            )
+        )
+
     def decode(
         self,
         args: Sequence[Any],

@@ -31,6 +31,9 @@ from django_pgqueue.settings.setting_kinds import retention_seconds
 from .context import TaskAdapter, TaskContext
 from .redaction import RESULT, STEP_VARIABLES, hidden_from_reports, unknown_names
 
+Shape = tuple[Any, ...]
+"""The types of the positional arguments of a call, and the names and the types of its keyword arguments."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, repr=False)
 class TaskDefinition(TaskFields):
@@ -48,6 +51,8 @@ class TaskDefinition(TaskFields):
     """The value of `plan`, or `...` before its first use. It is compared with None where a call would cost too much."""
     known_checks: CallPlan | EllipsisType | None = field(init=False, repr=False, compare=False)
     """The value of `checks`, or `...` before its first use."""
+    fitting_shapes: set[Shape] = field(init=False, repr=False, compare=False)
+    """Shapes of calls that fit the function and its annotations, whatever the values are. See `checked_call()`."""
     has_limit_key: bool = field(init=False, repr=False, compare=False)
     """Whether its jobs have a limit key: the key of a limit, or a chunk key."""
     has_keys: bool = field(init=False, repr=False, compare=False)
@@ -65,6 +70,7 @@ class TaskDefinition(TaskFields):
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
         object.__setattr__(self, "known_plan", ...)
         object.__setattr__(self, "known_checks", ...)
+        object.__setattr__(self, "fitting_shapes", set())
         object.__setattr__(self, "known_columns", (None, {}))
         object.__setattr__(self, "has_limit_key", self.limit is not None or self.chunk is not None)
         object.__setattr__(self, "has_keys", self.has_limit_key or self.unique_key is not None or bool(self.search))
@@ -127,9 +133,7 @@ class TaskDefinition(TaskFields):
 
         Raise `TypeError` or `ValueError` if an argument does not fit.
         """
-        checks = self.known_checks
-        if checks is ...:
-            checks = self.checks
+        checks = self.checks
         return (args, kwargs) if checks is None else checks.encode(args, kwargs, known)
 
     def decoded_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
