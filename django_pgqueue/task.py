@@ -22,7 +22,7 @@ from .enqueue import bulk, inserting
 from .enqueue.calls import Calls, TaskCall
 from .enqueue.job_ids import JobIds
 from .enqueue.mistaken_calls import called_in_coroutine, missing_attribute
-from .enqueue.new_job import check_fit, connection_for, new_job, row_of
+from .enqueue.new_job import checked_call, connection_for, new_job, row_of
 from .options.task_options import UNCHANGED, DatabaseOf, Unchanged, UsingOptions, changed_options
 from .options.validation import RunAfter
 from .reactions import after_enqueue
@@ -171,8 +171,7 @@ class Task(TaskDefinition, Generic[P, R_co]):
         self, args: Sequence[Any], kwargs: Mapping[str, Any], callers_level: int | None = None
     ) -> tuple[BaseDatabaseWrapper, NewJob]:
         """Check and encode a call. Return its job, and the connection on which to insert it."""
-        check_fit(self, args, kwargs)
-        call = (args, kwargs) if self.known_plan is None else self.encoded_call(args, kwargs)
+        call = checked_call(self, args, kwargs)
         connection = connection_for(self, args, kwargs, callers_level)
         return connection, new_job(self, call, row_of(self, connection.alias))
 

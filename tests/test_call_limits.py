@@ -23,7 +23,7 @@ from tests.framework import tasks as framework_tasks
 
 pytestmark = pytest.mark.django_db
 
-ADD = tasks.add.func
+ADD = tasks.plus.func
 DAY = timedelta(days=1)
 
 
@@ -33,14 +33,14 @@ def open_ended(first: Any, /, **more: Any) -> None: ...
 
 typed.__module__ = open_ended.__module__ = tasks.__name__  # where workers find tasks
 
-PLAIN: Task[..., Any] = Task(func=ADD, name=tasks.add.name)
+PLAIN: Task[..., Any] = Task(func=ADD, name=tasks.plus.name)
 
 
 def limited(key: Any = "{a}", *, func: Callable[..., Any] = ADD, **options: Any) -> Task[..., Any]:
     """Return a task with a limit, which other tests do not see."""
     of_limit = {name: options.pop(name) for name in Limit.__dataclass_fields__ if name in options}
     limit = Limit("customers", key=key, **{"concurrency": 4, **of_limit})
-    return Task(func=func, name=tasks.add.name, limit=limit, **options)
+    return Task(func=func, name=tasks.plus.name, limit=limit, **options)
 
 
 def columns(jobs: Any = None) -> list[tuple[Any, ...]]:
@@ -255,7 +255,7 @@ def test_copy_computes_the_limit_from_its_arguments():
 def test_copy_of_job_with_other_limit_keeps_it():
     job = dead(limited(weight=2), 1)
     assert copy_of(PLAIN, job, 5) == ("customers:1", 2, None)
-    other = Task(func=ADD, name=tasks.add.name, limit=Limit("other", concurrency=1))
+    other = Task(func=ADD, name=tasks.plus.name, limit=Limit("other", concurrency=1))
     assert copy_of(other, job, 5) == ("customers:1", 2, None)
 
 

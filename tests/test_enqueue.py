@@ -188,7 +188,7 @@ def test_enqueue_many_invalid_call_adds_no_job(committing, engine):
         yield (object(),), {}
 
     with pytest.raises(TypeError, match="argument 1"):
-        tasks.add.enqueue_many(calls())
+        tasks.plus.enqueue_many(calls())
     with pytest.raises(TypeError, match="cannot be called"):
         tasks.add.enqueue_many([((1,), {}), ((), {})])
     assert helpers.rows_of(engine, "pgqueue_job") == {}
@@ -219,7 +219,7 @@ def test_enqueue_many_chunk_is_limited_in_bytes():
             pending.append(n - Job.objects.count())
             yield (text,), {"b": n}
 
-    ids = tasks.add.enqueue_many(calls())
+    ids = tasks.plus.enqueue_many(calls())
     assert len(ids) == 30
     assert 5 < max(pending) < CHUNK_SIZE / len(text) + 1
 

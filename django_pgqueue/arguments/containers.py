@@ -45,6 +45,8 @@ class ItemsConverter(Converter):
 
     def encode(self, value: Any) -> Any:
         self.check(value)
+        if not self.converts and self.item is not None and self.item.exact.issuperset(map(type, value)):
+            return value
         encoded = list(value) if self.item is None else self._encoded(value, self.item)
         return in_order(encoded) if self.is_set else encoded
 
@@ -180,6 +182,8 @@ class DictConverter(Converter):
 
     def encode(self, value: Any) -> Any:
         self.check(value)
+        if not self.converts and self.value is not None and self.value.exact.issuperset(map(type, value.values())):
+            return value
         encoded: dict[Any, Any] = {}
         for key, each in value.items():
             name = key if self.key is None else self.key.encode(key)
@@ -212,6 +216,7 @@ class UnionConverter(Converter):
         self.members = members
         self.kinds = frozenset[str]().union(*(member.kinds for member in members))
         self.converts = any(member.converts for member in members)
+        self.exact = frozenset[type]().union(*(member.exact for member in members))
         self.expected = " | ".join(member.expected for member in members)
         others = [member for member in members if member.converts]
         self.only = others[0] if len(others) == 1 else None

@@ -6,7 +6,7 @@ value again. Their errors name the expected and the actual type, never the value
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 Kinds = frozenset[str]
@@ -76,6 +76,8 @@ class Converter:
     """The JSON types that `encode()` returns. A union distinguishes its members by them."""
     converts = True
     """Whether a value differs from what is stored for it."""
+    exact: frozenset[type] = frozenset()
+    """Types whose instances always fit and are stored as they are. Instances of other types can fit too."""
 
     def accepts(self, value: Any) -> bool:
         """Return whether `encode()` is meant for a value. The parts of a container are not checked."""
@@ -108,6 +110,18 @@ class Converter:
         return Mismatch(f"{UNREADABLE} {self.expected}")
 
 
+EXACT: Final[dict[type, tuple[type, ...]]] = {
+    int: (int, bool),
+    float: (float,),
+    bool: (bool,),
+    str: (str,),
+    type(None): (type(None),),
+    Mapping: (dict,),
+    Sequence: (list, tuple),
+}
+"""The exact types whose instances fit a type of a `PlainConverter`."""
+
+
 class PlainConverter(Converter):
     """Checks a value that JSON represents as it is. It is not checked again when it is read."""
 
@@ -117,6 +131,7 @@ class PlainConverter(Converter):
         self.expected = expected
         self.types = types
         self.kinds = kinds
+        self.exact = frozenset[type]().union(*(EXACT[each] for each in types))
 
     def accepts(self, value: Any) -> bool:
         if isinstance(value, str):  # a string is a sequence too

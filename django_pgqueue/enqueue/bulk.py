@@ -32,7 +32,7 @@ from django_pgqueue.tasks.redaction import has_sensitive_tasks, hidden_from_repo
 from .calls import BoundCall, TaskCall, arguments_of, bind
 from .job_ids import JobIds, Placed, Recorder
 from .mistaken_calls import called_in_coroutine
-from .new_job import alias_of, check_fit, connection_for, key_of, new_job, row_of, uniqueness_of
+from .new_job import alias_of, checked_call, connection_for, key_of, new_job, row_of, uniqueness_of
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -290,12 +290,10 @@ class Insertion:
                 args, kwargs = call.args, call.kwargs
             else:
                 args, kwargs = arguments_of(self._own_task, place, call)
-            check_fit(task, args, kwargs)
+            stored = checked_call(task, args, kwargs)
             if has_database_of_call:
                 self._check_database(task, args, kwargs)
-            if task.known_plan is not None:
-                args, kwargs = task.encoded_call(args, kwargs)
-            yield normalise_call(args, kwargs)
+            yield normalise_call(*stored)
 
     def _is_over(self) -> bool:
         """Return whether all calls have been read. Reads one call ahead to find out."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from django.db import connections, router
 from django.utils.connection import ConnectionDoesNotExist
@@ -40,9 +40,11 @@ if TYPE_CHECKING:
     from django_pgqueue.arguments.plan import CallArguments
     from django_pgqueue.lifecycle.schedules import Scheduled
     from django_pgqueue.models import Job
-    from django_pgqueue.tasks.definition import TaskDefinition
+    from django_pgqueue.tasks.definition import Shape, TaskDefinition
 
 T = TypeVar("T")
+MOST_SHAPES: Final = 100
+"""Shapes of calls that a task remembers. Most tasks have one; a task that takes any keywords can have many."""
 
 
 @cache
@@ -245,6 +247,30 @@ def _weight_of(task: TaskDefinition, limit: Limit, args: Sequence[Any], kwargs: 
     for problem in weight_problems(limit, weight):
         raise ValueError(f"{task.name}: limit {limit.name!r}: {problem}")
     return weight
+
+
+def checked_call(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
+    """Return a call as it is stored: checked against the function, and encoded as its annotations say.
+
+    Most calls of a task have the same few shapes. If all calls of a shape fit and are stored as they are, the task
+    remembers it, and this function looks into a set instead of checking each argument.
+
+    Raises:
+        TypeError: The arguments do not fit the function or its annotations.
+        ValueError: An argument fits, but cannot be stored.
+        InvalidTask: An annotation cannot be used.
+    """
+    shape: Shape = tuple(map(type, args))
+    if kwargs:
+        shape += (*kwargs, *map(type, kwargs.values()))
+    if shape in task.fitting_shapes:
+        return args, kwargs
+    check_fit(task, args, kwargs)
+    call = task.encoded_call(args, kwargs)
+    checks = task.checks
+    if len(task.fitting_shapes) < MOST_SHAPES and (checks is None or checks.fits_by_types(args, kwargs)):
+        task.fitting_shapes.add(shape)
+    return call
 
 
 def check_fit(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

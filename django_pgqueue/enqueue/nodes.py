@@ -116,12 +116,7 @@ def _encoded_call(
     task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any], marked: Marked
 ) -> CallArguments:
     """Return a call as its annotations store it, with markers. Values beside a placeholder must be plain JSON."""
-    plan = task.plan
-    if plan is not None and plan.converts_arguments:
-        args, kwargs = plan.encode(args, kwargs, marked)
-    elif marked:
-        args = [marked.get(index, value) for index, value in enumerate(args)]
-        kwargs = {name: marked.get(name, value) for name, value in kwargs.items()}
+    args, kwargs = task.encoded_call(args, kwargs, marked)
     refuse_markers([value for name, value in _passed(args, kwargs) if name not in marked])
     return args, kwargs
 

@@ -14,7 +14,7 @@ from itertools import chain
 from types import EllipsisType
 from typing import Any
 
-from django_pgqueue.arguments.plan import CallArguments, CallPlan, call_plan, new_plan
+from django_pgqueue.arguments.plan import NONE_KNOWN, CallArguments, CallPlan, call_plan, new_plan
 from django_pgqueue.declared.chunks import called_with_one
 from django_pgqueue.declared.key_templates import names_in
 from django_pgqueue.declared.retry import as_backoff, delay_after
@@ -31,6 +31,9 @@ from django_pgqueue.settings.setting_kinds import retention_seconds
 from .context import TaskAdapter, TaskContext
 from .redaction import RESULT, STEP_VARIABLES, hidden_from_reports, unknown_names
 
+Shape = tuple[Any, ...]
+"""The types of the positional arguments of a call, and the names and the types of its keyword arguments."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, repr=False)
 class TaskDefinition(TaskFields):
@@ -46,6 +49,10 @@ class TaskDefinition(TaskFields):
     """The function as a worker calls it: its sensitive arguments are hidden from Django's error reports."""
     known_plan: CallPlan | EllipsisType | None = field(init=False, repr=False, compare=False)
     """The value of `plan`, or `...` before its first use. It is compared with None where a call would cost too much."""
+    known_checks: CallPlan | EllipsisType | None = field(init=False, repr=False, compare=False)
+    """The value of `checks`, or `...` before its first use."""
+    fitting_shapes: set[Shape] = field(init=False, repr=False, compare=False)
+    """Shapes of calls that fit the function and its annotations, whatever the values are. See `checked_call()`."""
     has_limit_key: bool = field(init=False, repr=False, compare=False)
     """Whether its jobs have a limit key: the key of a limit, or a chunk key."""
     has_keys: bool = field(init=False, repr=False, compare=False)
@@ -62,6 +69,8 @@ class TaskDefinition(TaskFields):
         object.__setattr__(self, "func_signature", signature_of(self.func))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
         object.__setattr__(self, "known_plan", ...)
+        object.__setattr__(self, "known_checks", ...)
+        object.__setattr__(self, "fitting_shapes", set())
         object.__setattr__(self, "known_columns", (None, {}))
         object.__setattr__(self, "has_limit_key", self.limit is not None or self.chunk is not None)
         object.__setattr__(self, "has_keys", self.has_limit_key or self.unique_key is not None or bool(self.search))
@@ -88,9 +97,22 @@ class TaskDefinition(TaskFields):
         """
         plan = self.known_plan
         if isinstance(plan, EllipsisType):
-            plan = self._compiled_plan()
+            checks = self.checks
+            plan = checks if checks is not None and checks.converts else None
             object.__setattr__(self, "known_plan", plan)
         return plan
+
+    @property
+    def checks(self) -> CallPlan | None:
+        """The compiled annotations, which check each new call and convert it if `plan` is not None.
+
+        None for tasks of another framework. Raises as `plan`.
+        """
+        checks = self.known_checks
+        if isinstance(checks, EllipsisType):
+            checks = self._compiled_plan()
+            object.__setattr__(self, "known_checks", checks)
+        return checks
 
     def _compiled_plan(self) -> CallPlan | None:
         try:
@@ -104,10 +126,15 @@ class TaskDefinition(TaskFields):
             return called_with_one(self.func, *args, **kwargs)
         return self.func(*((TaskContext(), *args) if self.takes_context else args), **kwargs)
 
-    def encoded_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
-        """Return a call as its annotations store it. Raise `TypeError` or `ValueError` if an argument does not fit."""
-        plan = self.plan
-        return (args, kwargs) if plan is None else plan.encode(args, kwargs)
+    def encoded_call(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], known: Mapping[int | str, Any] = NONE_KNOWN
+    ) -> CallArguments:
+        """Return a call as its annotations store it, with the values in `known` (see `CallPlan.encode()`).
+
+        Raise `TypeError` or `ValueError` if an argument does not fit.
+        """
+        checks = self.checks
+        return (args, kwargs) if checks is None else checks.encode(args, kwargs, known)
 
     def decoded_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
         """Return a stored call as its annotations read it, with primary keys instead of rows.

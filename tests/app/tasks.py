@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
@@ -47,6 +48,12 @@ def add(a: int, b: int = 0) -> int:
     return a + b
 
 
+@task
+def plus(a: Any, b: Any = 0) -> Any:
+    """Return a sum of anything: numbers, or two strings. Its arguments are not checked."""
+    return a + b
+
+
 @task(takes_context=True)
 def attempt_number(context: TaskContext) -> int:
     """Return which attempt this is."""
@@ -56,6 +63,12 @@ def attempt_number(context: TaskContext) -> int:
 @task
 async def async_add(a: int, b: int = 0) -> int:
     """Return a sum, from the event loop."""
+    return a + b
+
+
+@task
+async def async_plus(a: Any, b: Any = 0) -> Any:
+    """Do as `plus()` on the event loop."""
     return a + b
 
 

@@ -43,6 +43,17 @@ def plain(number: int, names: list[str] | None = None, **options: Any) -> dict[s
     return {"number": number}
 
 
+@task
+def scalars(count: int, ratio: float, yes: bool, name: str, *more: int, **texts: str) -> None:
+    """Take each plain type of a single value."""
+    received.append((count, ratio, yes, name, more, texts))
+
+
+@task
+def optional_by_default(note: str = None) -> None:  # type: ignore[assignment]  # noqa: RUF013 -- common
+    """Have a default that the annotation does not name."""
+
+
 class Extra(TypedDict, total=False):
     """Keywords of `collect`."""
 

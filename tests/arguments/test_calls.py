@@ -1,13 +1,16 @@
 """Typed arguments from `enqueue()` to the task: every way to make a job, old rows, and tasks without a plan."""
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import TypedDict, Unpack
+from enum import IntEnum
+from typing import Any, TypedDict, Unpack
 from unittest import mock
 from uuid import UUID
 
@@ -15,8 +18,10 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+from django.utils.safestring import mark_safe
 
-from django_pgqueue import InvalidTask, checks, enqueue_many
+from django_pgqueue import InvalidTask, chain, checks, enqueue_many, group
 from django_pgqueue.arguments import plan as plans
 from django_pgqueue.enqueue import new_job
 from django_pgqueue.lifecycle import claims
@@ -279,16 +284,93 @@ def test_plan_is_compiled_once_for_all_copies(monkeypatch):
 
 @pytest.mark.promise("plain-tasks-unchanged")
 def test_plan_of_plain_task_leaves_a_call_as_it_is():
-    args, kwargs = ("7",), {"names": ("a",)}
+    args, kwargs = (7,), {"names": ("a",)}
     assert tasks.plain.encoded_call(args, kwargs) == (args, kwargs)
     assert tasks.plain.encoded_call(args, kwargs)[0] is args
-    job = tasks.plain.enqueue("7", ("a",))  # plain annotations are not checked
-    assert job.arguments["args"] == ["7", ["a"]]
+    job = tasks.plain.enqueue(7, ("a",), other={"any": [None]})
+    assert job.arguments == {"args": [7, ["a"]], "kwargs": {"other": {"any": [None]}}}
 
 
-def test_plain_arguments_of_a_typed_result_are_not_checked():
-    assert tasks.result_of.plan is not None
-    assert tasks.result_of.enqueue(7).arguments["args"] == [7]
+class Size(IntEnum):
+    """A subclass of `int`."""
+
+    SMALL = 1
+
+
+MISFITS: list[tuple[Any, list[Any], dict[str, Any], str]] = [
+    (tasks.plain, ["7"], {}, "argument 'number' must be int, not str"),
+    (tasks.plain, [None], {}, "argument 'number' must be int, not NoneType"),
+    (tasks.plain, [7.0], {}, "argument 'number' must be int, not float"),
+    (tasks.plain, [], {"number": "7"}, "argument 'number' must be int, not str"),
+    (tasks.plain, [7, "a"], {}, "argument 'names' must be list[str] | None, not str"),
+    (tasks.plain, [7, ["a", 7]], {}, r"argument 'names'[1] must be str, not int"),
+    (tasks.plain, [7], {"names": ["a", None]}, r"argument 'names'[1] must be str, not NoneType"),
+    (tasks.scalars, [1, 1.5, 1, "x"], {}, "argument 'yes' must be bool, not int"),
+    (tasks.scalars, [1, "1.5", True, "x"], {}, "argument 'ratio' must be float, not str"),
+    (tasks.scalars, [1, 1.5, True, b"x"], {}, "argument 'name' must be str, not bytes"),
+    (tasks.scalars, [1, 1.5, True, "x", 1, "2"], {}, "argument 6 must be int, not str"),
+    (tasks.scalars, [1, 1.5, True, "x"], {"level": 2}, "argument 'level' must be str, not int"),
+    (tasks.result_of, [7], {}, "argument 'kind' must be str, not int"),
+]
+
+
+def callers(task: Any, args: list[Any], kwargs: dict[str, Any]) -> Iterator[Callable[[], Any]]:
+    """Yield each way to make a job of a call."""
+    yield lambda: task.enqueue(*args, **kwargs)
+    yield lambda: async_to_sync(task.aenqueue)(*args, **kwargs)
+    yield lambda: task.enqueue_many([(tuple(args), kwargs)])
+    yield lambda: enqueue_many([tasks.daily.s(date(2026, 7, 1), timedelta(1)), task.s(*args, **kwargs)])
+    yield lambda: chain(task.s(*args, **kwargs)).enqueue()
+    yield lambda: group(task.s(*args, **kwargs)).enqueue()
+    yield lambda: task.enqueue_on_commit(*args, **kwargs)
+
+
+@pytest.mark.promise("plain-arguments-checked")
+@pytest.mark.parametrize(("task", "args", "kwargs", "problem"), MISFITS, ids=lambda value: str(value)[:40])
+def test_argument_of_a_plain_type_is_checked_before_any_query(task, args, kwargs, problem):
+    for call in callers(task, args, kwargs):
+        with CaptureQueriesContext(connection) as queries, pytest.raises(TypeError, match=re.escape(problem)):
+            call()
+        assert not [query for query in queries if "INSERT" in query["sql"]]
+    with pytest.raises(InvalidTask, match=re.escape(problem)):
+        declarations.check_schedule(task, every(hours=1, args=args, kwargs=kwargs))
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ([1, 2, True, "x"], {}),  # an int is a float
+        ([True, 1.5, False, "x"], {}),  # a bool is an int
+        ([True, True, False, "x", True], {"level": "high"}),
+        ([Size.SMALL, 1.5, True, mark_safe("x")], {}),  # subclasses
+    ],
+)
+def test_argument_that_a_type_checker_accepts_is_stored_as_it_is(args, kwargs):
+    job = tasks.scalars.enqueue(*args, **kwargs)
+    assert job.arguments == {"args": args, "kwargs": kwargs}
+    assert [type(value) for value in job.arguments["args"][:3]] == [
+        type(value) if type(value) in (int, float, bool) else int for value in args[:3]
+    ]
+    tasks.scalars.enqueue_many([(tuple(args), kwargs)])
+    assert Job.objects.latest("pk").arguments["args"] == args
+
+
+def test_default_none_is_accepted_for_any_annotation():
+    assert tasks.optional_by_default.enqueue(None).arguments["args"] == [None]
+    with pytest.raises(TypeError, match=r"'note' must be str \| None, not int"):
+        tasks.optional_by_default.enqueue(1)
+
+
+def test_function_without_annotations_takes_any_value():
+    values = ["7", 7, None, [1], {"a": 1}]
+    for value in values:
+        assert app_tasks.noop.enqueue(value).arguments["args"] == [value]
+
+
+def test_result_of_another_job_takes_the_place_of_a_checked_argument():
+    workflow = chain(app_tasks.add.s(1, 2)).then(app_tasks.add, b=4)
+    workflow.enqueue()
+    assert run_jobs(raising=True) == 2
 
 
 def test_task_of_the_framework_has_no_plan():

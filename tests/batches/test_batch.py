@@ -123,8 +123,8 @@ def test_open_batch_does_not_complete_before_it_is_closed():
 def test_batch_with_one_callback_enqueues_only_it(option):
     batch = Batch(**{option: marker("one")})
     with batch:
-        task = tasks.fail if option == "on_failure" else tasks.add
-        task.using(batch=batch, max_attempts=1).enqueue(1)
+        call = tasks.fail.s() if option == "on_failure" else tasks.add.s(1)
+        call.task.using(batch=batch, max_attempts=1).enqueue(*call.args)
     run_jobs()
     assert calls() == ["one"]
 
@@ -287,7 +287,7 @@ def test_batch_wrong_parent_or_call_is_refused():
         (lambda: tasks.add.s(*NOTHING), TypeError, "cannot be called with these arguments"),
         (lambda: tasks.add.using(unique_key="k").s(1), InvalidTask, "has a unique key"),
         (lambda: tasks.add.using(batch=Batch().open()).s(1), InvalidTask, "a callback belongs to no batch"),
-        (lambda: tasks.add.s(NOT_JSON), TypeError, "JSON"),
+        (lambda: tasks.plus.s(NOT_JSON), TypeError, "JSON"),
     ],
 )
 def test_batch_invalid_callback_is_refused_before_it_writes(call, error, words):

@@ -16,7 +16,7 @@ NOON = datetime(2040, 1, 1, 12, tzinfo=UTC)
 
 
 def test_assert_enqueued_each_filter_finds_job():
-    job = tasks.add.using(queue_name="mail", priority=3, run_after=NOON).enqueue(7, b={"x": (1,)})
+    job = tasks.plus.using(queue_name="mail", priority=3, run_after=NOON).enqueue(7, b={"x": (1,)})
     tasks.noop.enqueue()
     for wanted in (
         {},
@@ -28,10 +28,10 @@ def test_assert_enqueued_each_filter_finds_job():
         {"run_after": NOON},
         {"args": [7], "kwargs": {"b": {"x": [1]}}, "queue_name": "mail", "run_after": NOON},
     ):
-        assert assert_enqueued(tasks.add, **wanted) == job
-        assert enqueued(tasks.add, **wanted) == [job]
+        assert assert_enqueued(tasks.plus, **wanted) == job
+        assert enqueued(tasks.plus, **wanted) == [job]
     assert len(enqueued()) == 2
-    assert enqueued("tests.app.tasks.add") == [job]
+    assert enqueued("tests.app.tasks.plus") == [job]
 
 
 def test_assert_enqueued_run_after_compares_delay():

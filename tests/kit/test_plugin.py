@@ -43,7 +43,7 @@ immediate = pytest.mark.pgqueue(IMMEDIATE=True)
 def test_immediate_enqueue_runs_job_with_json_values():
     job = tasks.add.enqueue(1, b=2)
     assert (job.state, job.result, job.attempt) == ("succeeded", 3, 1)
-    assert tasks.add.enqueue((1,), b=[2]).result == [1, 2]
+    assert tasks.plus.enqueue((1,), b=[2]).result == [1, 2]
 
 
 @immediate
@@ -67,7 +67,7 @@ def test_immediate_invalid_call_raises_same_errors():
     with pytest.raises(TypeError, match="cannot be called"):
         tasks.add.enqueue()
     with pytest.raises(TypeError, match="JSON cannot represent"):
-        tasks.add.enqueue(object(), b=1)
+        tasks.plus.enqueue(object(), b=1)
 
 
 @immediate

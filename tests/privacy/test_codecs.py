@@ -41,7 +41,7 @@ from tests.framework import tasks as framework_tasks
 pytestmark = pytest.mark.django_db
 SECRET = "hunter2-correct-horse"
 HIDDEN, OTHER, COMPRESSED = (f"tests.app.codecs.{name}" for name in ("Hidden", "Other", "Compressed"))
-echo: Any = tasks.add  # adds, so it also accepts two strings
+echo: Any = tasks.plus  # adds, so it also accepts two strings
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def test_job_of_schedule_is_plain_and_its_result_encoded(monkeypatch):
     """The arguments of a schedule are in the code. With a codec that differs each time, its digest would change."""
     monkeypatch.setattr(registry, "_tasks", {})
     monkeypatch.setattr(declarations, "_declared", {})
-    scheduled = task(schedule=every(hours=1, args=["a", "b"]))(tasks.add.func)
+    scheduled = task(schedule=every(hours=1, args=["a", "b"]))(tasks.plus.func)
     [before] = declarations.definitions("default").values()
     with codecs_are(HIDDEN):
         assert declarations.definitions("default")[scheduled.name].digest == before.digest
@@ -198,7 +198,7 @@ MISSING = {"no codec": [], "another codec": [OTHER], "another key": ["tests.app.
 
 
 @pytest.mark.parametrize("paths", MISSING.values(), ids=list(MISSING))
-@pytest.mark.parametrize("name", ["add", "async_add"])
+@pytest.mark.parametrize("name", ["plus", "async_plus"])
 def test_job_without_its_codec_waits_and_then_dies(paths, name, caplog, monkeypatch):
     caplog.set_level(logging.DEBUG)
     log.enable()

@@ -101,7 +101,7 @@ def test_zlib_example_compresses_and_bounds_memory(shop):
         with pytest.raises(ValueError, match="too large or incomplete"):
             codec.decode(wrong)
     with override_settings(PGQUEUE={"CODECS": ["shop.compression.Compressed"]}):
-        tasks.add.enqueue("x" * 60_000, "!")
+        tasks.plus.enqueue("x" * 60_000, "!")
         assert len("".join(texts())) < 1000
         assert run_jobs(raising=True) == 1
 
@@ -109,7 +109,7 @@ def test_zlib_example_compresses_and_bounds_memory(shop):
 @pytest.mark.django_db
 def test_dumpdata_writes_decoded_values():
     with override_settings(PGQUEUE={"CODECS": ["tests.app.codecs.Hidden"]}):
-        tasks.add.enqueue(SECRET, "!")
+        tasks.plus.enqueue(SECRET, "!")
         assert SECRET in serializers.serialize("json", Job.objects.all())
     with pytest.raises(TypeError, match="EncodedValue is not JSON serializable"):
         serializers.serialize("json", Job.objects.all())

@@ -183,7 +183,7 @@ def test_error_report_of_a_sensitive_result_hides_it():
 
 @pytest.mark.django_db
 def test_repr_of_engine_values_omits_arguments_and_results():
-    tasks.add.enqueue(SECRET, "!")
+    tasks.plus.enqueue(SECRET, "!")
     [claimed] = claims.claim(
         connection, {Lane("default", 0): Cursor()}, limit=1, free_slots=1, worker_id=1, lease_seconds=60.0
     )

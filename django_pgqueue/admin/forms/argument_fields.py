@@ -43,18 +43,16 @@ class ArgumentField(forms.CharField):
     help: Any = ""
     invalid = gettext_lazy("Invalid JSON. Check brackets, quotes and commas. Put text in double quotes.")
 
-    def __init__(self, *, stored: Any, check: Check, keeps_unfit: bool, **options: Any) -> None:
+    def __init__(self, *, stored: Any, check: Check, **options: Any) -> None:
         """Create the field.
 
         Args:
             stored: The value that the job stores, or `NOT_PASSED`.
             check: Called with each value that was read.
-            keeps_unfit: Whether `stored` is not checked unless it is edited, because the task does not check it either.
             **options: Options of `CharField`.
         """
         self.stored = stored
         self.check = check
-        self.keeps_unfit = keeps_unfit
         super().__init__(initial="" if stored is NOT_PASSED else self.show(stored), **options)
 
     def show(self, stored: Any) -> str:
@@ -73,8 +71,6 @@ class ArgumentField(forms.CharField):
         text = str(self.to_python(value)).replace("\r\n", "\n")
         if self.stored is not NOT_PASSED and text == self.initial:
             read = self.stored
-            if self.keeps_unfit:
-                return read
         else:
             text = super().clean(text)
             if not text:

@@ -97,10 +97,8 @@ class ArgumentForm(DatabaseForm):
 
     def _field(self, parameter: Parameter, converter: Converter | None, plan: CallPlan) -> ArgumentField:
         is_sensitive = parameter.name in self.task.sensitive
-        checked_by = None if plan is NO_PLAN else self.task.plan
         options: dict[str, Any] = {
             "stored": self.stored.by_name.get(parameter.name, NOT_PASSED),
-            "keeps_unfit": checked_by is None or not checked_by.converts_arguments,
             "label": label_of(parameter),
             "required": parameter.default is Parameter.empty and parameter.kind not in MORE,
         }

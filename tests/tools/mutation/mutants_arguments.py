@@ -7,10 +7,33 @@ from tests.tools.mutation.mutants import Mutant, of_tests
 
 TYPED = of_tests(
     ("tests/arguments",),
-    Mutant("tasks of plain annotations have a plan", "plan if plan.converts else None", "plan", inside="call_plan"),
     Mutant(
-        "plain annotations are checked",
-        "        if not self.converts_arguments:\n            return args, kwargs\n",
+        "tasks of plain annotations have a plan",
+        "checks is not None and checks.converts",
+        "checks is not None",
+        inside="TaskDefinition.plan",
+    ),
+    Mutant(
+        "a positional argument of a plain type is not checked",
+        "_encoded(self.positional[place], value)",
+        "pass",
+        inside="CallPlan.encode",
+    ),
+    Mutant(
+        "a keyword argument of a plain type is not checked",
+        "_encoded(self._named(name), kwargs[name])",
+        "pass",
+        inside="CallPlan.encode",
+    ),
+    Mutant(
+        "keywords of no parameter are not checked",
+        " and parameters.more.get(inspect.Parameter.VAR_KEYWORD) is None",
+        "",
+        inside="new_plan",
+    ),
+    Mutant(
+        "further positional arguments are not checked",
+        " or len(args) > len(self.exact)",
         "",
         inside="CallPlan.encode",
     ),

@@ -104,8 +104,8 @@ PLANS_OF_ATTEMPTS = [
     ),
     Mutant(
         "enqueue_many() does not convert what annotations say",
-        "if task.known_plan is not None:",
-        "if False:",
+        "normalise_call(*task.encoded_call(args, kwargs))",
+        "normalise_call(args, kwargs)",
         inside="Insertion._plain_calls",
         tests=("tests/arguments/test_calls.py",),
     ),
