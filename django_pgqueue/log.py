@@ -106,8 +106,8 @@ def add_job(record: logging.LogRecord) -> None:
 def _extra(name: str, task_name: str | None, about: dict[str, Any], *others: str) -> dict[str, Any]:
     """Return the fields of a record. `others` are further arguments of the signal that it contains."""
     fields = {name: about[name] for name in ("duration_seconds", *others) if about.get(name) is not None}
-    if (exception := about.get("exception")) is not None:
-        fields["exception_class"] = type(exception).__name__
+    if class_name := _class_name(about):
+        fields["exception_class"] = class_name
     return event(
         name,
         job_id=about.get("job_id"),
@@ -150,29 +150,43 @@ def _released(task_name: str | None, about: dict[str, Any]) -> None:
 
 
 def _failed(task_name: str | None, about: dict[str, Any]) -> None:
-    exception = about.get("exception")
-    logger.warning(
+    _log_failure(
+        logging.WARNING,
         "job %s (%s) failed at attempt %s with %s; retrying in %.0f s",
-        about["job_id"],
-        in_words(task_name),
-        about["attempt"],
-        _error(about) if exception is None else type(exception).__name__,  # an isolated job has only the text
-        about.get("retry_seconds") or 0.0,
-        exc_info=exception,
-        extra=_extra("job_failed", task_name, about, "retry_seconds"),
+        (
+            about["job_id"],
+            in_words(task_name),
+            about["attempt"],
+            _class_name(about) or _error(about),  # a lost process has no exception
+            about.get("retry_seconds") or 0.0,
+        ),
+        about,
+        _extra("job_failed", task_name, about, "retry_seconds"),
     )
 
 
 def _dead(task_name: str | None, about: dict[str, Any]) -> None:
-    logger.error(
+    _log_failure(
+        logging.ERROR,
         "job %s (%s) is dead after attempt %s: %s",
-        about["job_id"],
-        in_words(task_name),
-        about["attempt"],
-        _error(about),
-        exc_info=about.get("exception"),
-        extra=_extra("job_dead", task_name, about),
+        (about["job_id"], in_words(task_name), about["attempt"], _error(about)),
+        about,
+        _extra("job_dead", task_name, about),
     )
+
+
+def _log_failure(
+    level: int, message: str, arguments: tuple[Any, ...], about: dict[str, Any], extra: dict[str, Any]
+) -> None:
+    """Log a failed attempt with its traceback. The exception of an isolated job is in another process: log its text."""
+    exception = about.get("exception")
+    if exception is not None or not about.get("traceback"):
+        logger.log(level, message, *arguments, exc_info=exception, extra=extra)
+        return
+    if logger.isEnabledFor(level):
+        record = logger.makeRecord(logger.name, level, __file__, 0, message, arguments, None, "_log_failure", extra)
+        record.exc_text = about["traceback"].rstrip("\n")  # what formatters print after the message
+        logger.handle(record)
 
 
 LINES: Final[dict[TaskSignal, tuple[int, Line]]] = {
@@ -238,11 +252,16 @@ def _delay(about: dict[str, Any]) -> str:
     return "" if seconds is None else f"due in {seconds:.0f} s"
 
 
+def _class_name(about: dict[str, Any]) -> str:
+    """Return the name of the exception's class; "" without an exception. An isolated job has only its path."""
+    exception = about.get("exception")
+    path = about.get("exception_class") or ""
+    return path.rpartition(".")[2] if exception is None else type(exception).__name__
+
+
 def _error(about: dict[str, Any]) -> str:
     """Return the class and the text of the error on one line, without characters that could forge other lines."""
-    exception, text = about.get("exception"), about.get("error") or ""
-    if exception is not None:
-        text = f"{type(exception).__name__}: {text}" if text else type(exception).__name__
+    text = ": ".join(filter(None, [_class_name(about), about.get("error")]))
     text = " ".join(text.split())
     text = f"{text[:ERROR_CHARACTERS]}…" if len(text) > ERROR_CHARACTERS else text
     return "".join(character if character.isprintable() else "?" for character in text)

@@ -12,12 +12,14 @@ from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
+from django_pgqueue.worker.execution.error_text import traceback_text
 from django_pgqueue.worker.execution.job_events import Events
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db
 
 SECRET = "hunter2"
+FIELDS = ("event", "job_id", "execution_id", "task", "queue", "attempt", "exception_class")
 
 
 @pytest.fixture
@@ -118,3 +120,22 @@ def test_log_failure_without_exception_writes_one_record(records, ending, expect
         *("default", 1),
     )
     assert "no such" in record.getMessage()
+
+
+@pytest.mark.parametrize("state", [State.READY, State.DEAD])
+def test_log_failure_of_isolated_job_equals_that_of_a_thread(records, state):
+    """The exception of an isolated job stays in its process. Its class and its traceback come as text."""
+    try:
+        raise LookupError("no such order")
+    except LookupError as error:
+        exception = error
+    result, details = TransitionResult(TransitionStatus.DONE, state), {"execution_id": 2, "attempt": 1}
+    told = {"exception_class": "builtins.LookupError", "traceback": traceback_text(exception), "delay_seconds": 30.0}
+    for own in (exception, None):
+        transition = JobTransition(1, "a.task", result, Ending.FAILED, "no such order", own, details=details, **told)
+        Events().observe(transition, "default")
+    of_thread, of_isolated = records.records
+    texts = [logging.Formatter("%(levelname)s %(message)s").format(each) for each in records.records]
+    assert texts[0] == texts[1] and "Traceback" in texts[1] and "LookupError: no such order" in texts[1]
+    assert {name: vars(of_thread)[name] for name in FIELDS} == {name: vars(of_isolated)[name] for name in FIELDS}
+    assert of_isolated.exception_class == "LookupError"

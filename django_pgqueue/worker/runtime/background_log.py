@@ -157,8 +157,11 @@ def shorten(record: logging.LogRecord) -> None:
     message = record.getMessage()
     if len(message) > MESSAGE_CHARACTERS:
         record.msg, record.args = _cut(message, MESSAGE_CHARACTERS), None
+    if record.exc_text:  # an isolated job has only the text
+        record.exc_text = _cut(record.exc_text, TRACEBACK_CHARACTERS)
+        return
     exception = record.exc_info[1] if record.exc_info else None
-    if exception is None or record.exc_text:
+    if exception is None:
         return
     # Formatting the traceback to measure it would take 100 µs for each failed attempt.
     if sum(len(str(each)) for each in _chain(exception)) > MESSAGE_CHARACTERS:
