@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 
 FIRST_LINE = re.compile(
     rf"django_pgqueue {re.escape(__version__)}, worker with pid \d+: database '\w+', (all queues|queues? [\w, ]+), "
-    r"\d+ process(es)? x \d+ jobs?, \d+ tasks known\. Press Ctrl-C or send SIGTERM to stop\."
+    r"\d+ process(es)? x \d+ jobs?, \d+ tasks? known\. Press Ctrl-C or send SIGTERM to stop\."
 )
 JOB_LINE = re.compile(
     r"\d\d:\d\d:\d\d job \d+ [\w.]+ (started|succeeded|failed|is dead|cancelled|snoozed|released) "

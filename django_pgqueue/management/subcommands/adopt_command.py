@@ -127,8 +127,9 @@ def _refuse_live_database(alias: str, *, force: bool) -> None:
     if not force and (alive := _workers_alive(alias)):
         raise CommandError(
             f"{counted(alive, 'worker')} {'has' if alive == 1 else 'have'} sent a heartbeat to the database {alias!r} "
-            f"in the last {2 * get_settings().LEASE:g} s. Nothing was changed. If it is a copy that was just made, repeat "
-            f"the command later or with --force. Otherwise check DATABASES: this is the database of another installation."
+            f"in the last {2 * get_settings().LEASE:g} s. Nothing was changed. If it is a copy that was just made, "
+            "repeat the command later or with --force. Otherwise check DATABASES: this is the database of another "
+            "installation."
         )
 
 

@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.plurals import counted
 from django_pgqueue.log import add_job
 
 LOGGERS: Final = ("django_pgqueue.worker", "django_pgqueue.jobs", "django_pgqueue.db", "psycopg", "asyncio")
@@ -124,8 +125,10 @@ def call_handlers(record: logging.LogRecord) -> None:
 
 def dropped_record(count: int) -> logging.LogRecord:
     """Return the log record that reports how many others were dropped."""
-    message = "%d log records were dropped because the log handlers did not keep up"
-    record = logging.LogRecord("django_pgqueue.worker", logging.WARNING, __file__, 0, message, (count,), None)
+    message = "the log handlers did not keep up: dropped %s"
+    record = logging.LogRecord(
+        "django_pgqueue.worker", logging.WARNING, __file__, 0, message, (counted(count, "log record"),), None
+    )
     vars(record).update(event("log_records_dropped", count=count))
     return record
 
