@@ -118,9 +118,7 @@ def test_wait_cancelled_job_has_reason_in_error(job, engine):
 @both
 def test_wait_deleted_job_raises_job_gone(job, engine, before_poll, how):
     before_poll[2] = lambda: engine.execute("DELETE FROM pgqueue_job")
-    with pytest.raises(
-        JobGone, match="deleted, or it was never committed: the transaction .* was rolled back"
-    ) as raised:
+    with pytest.raises(JobGone, match=r"deleted, or it was never committed: .* was rolled back") as raised:
         waited(job, how)
     assert raised.value.job_id == job.pk
 
@@ -218,6 +216,7 @@ def test_wait_polls_less_and_less_often_by_one_query(job, monkeypatch):
     monkeypatch.setattr(result_wait, "threading", SimpleNamespace(Event=lambda: event))
     monkeypatch.setattr(result_wait, "time", SimpleNamespace(monotonic=lambda: sum(slept)))
     monkeypatch.setattr(result_wait.completion_listener, "awaiting", lambda *_: nullcontext())
+    monkeypatch.setattr(job_operations, "why", lambda *_: SimpleNamespace(sentence="nobody runs it"))
     with CaptureQueriesContext(connection) as queries, pytest.raises(TimeoutError):
         job.wait(60)
     assert len(queries) == len(slept) + (slept[-1] > 0) or len(queries) == len(slept)
