@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+from io import StringIO
 
 import pytest
 
@@ -139,3 +141,58 @@ def test_log_failure_of_isolated_job_equals_that_of_a_thread(records, state):
     assert texts[0] == texts[1] and "Traceback" in texts[1] and "LookupError: no such order" in texts[1]
     assert {name: vars(of_thread)[name] for name in FIELDS} == {name: vars(of_isolated)[name] for name in FIELDS}
     assert of_isolated.exception_class == "LookupError"
+
+
+@pytest.fixture
+def handlers(monkeypatch):
+    """Return the handlers of a project. Those of pytest are taken away from the loggers."""
+    found: list[logging.Handler] = []
+    monkeypatch.setattr(log.logger, "handlers", found)
+    monkeypatch.setattr(log.logger, "propagate", False)
+    yield found
+    log.disable()
+
+
+def printed_failures(stream: StringIO) -> str:
+    """Return what is printed of a job that fails for good, with the lines of `-v 2`."""
+    log.enable(stream)
+    tasks.fail.using(max_attempts=1).enqueue("no such order")
+    run_jobs()
+    return stream.getvalue()
+
+
+def test_failure_without_handlers_is_printed_once_without_frames_of_the_worker(db, handlers, capsys):
+    text = printed_failures(StringIO())
+    assert text.count("no such order") == 2, "in the line, and at the end of its traceback"
+    assert "Traceback" in text and 'app/tasks.py", line' in text
+    assert log.PACKAGE not in text
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("stream_name", ["stdout", "stderr"])
+def test_failure_that_a_handler_prints_is_left_to_it(db, handlers, capsys, stream_name):
+    handlers.append(logging.StreamHandler(getattr(sys, stream_name)))
+    assert "no such order" not in printed_failures(StringIO())
+    assert "is dead after attempt 1: RuntimeError: no such order" in getattr(capsys.readouterr(), stream_name[3:])
+
+
+def test_failure_that_goes_to_a_file_is_printed_too(db, handlers):
+    handlers.append(logging.StreamHandler(file := StringIO()))
+    text = printed_failures(StringIO())
+    assert text.count("no such order") == 1 and "Traceback" not in text
+    assert "no such order" in file.getvalue()
+
+
+def test_own_frames_keeps_the_frames_of_the_task():
+    text = (
+        "Traceback (most recent call last):\n"
+        f'  File "{log.PACKAGE}worker/execution/attempt.py", line 1, in run\n    call()\n    ^^^^^^\n'
+        '  File "/srv/shop/tasks.py", line 2, in charge\n    raise ValueError("\x1b[31m")\n'
+        "ValueError: \x1b[31m\n"
+    )
+    assert log.own_frames(text).splitlines() == [
+        "Traceback (most recent call last):",
+        '  File "/srv/shop/tasks.py", line 2, in charge',
+        '    raise ValueError("\\x1b[31m")',
+        "ValueError: \\x1b[31m",
+    ]

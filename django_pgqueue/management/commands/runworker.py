@@ -179,9 +179,12 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
 
 
 def print_job_lines(arguments: dict[str, Any], stdout: OutputWrapper) -> None:
-    """Switch on the log lines of jobs, and with `-v 2` the printed ones. Nothing before this point may need them."""
+    """Switch on the log lines of jobs, and the printed ones. Nothing before this point may need them.
+
+    On a terminal, somebody looks on, so lines are printed by default. Elsewhere `-v 2` switches them on.
+    """
     verbosity = arguments["verbosity"]
-    output = cast("TextIO", stdout) if verbosity >= 2 else None
+    output = cast("TextIO", stdout) if verbosity >= 2 or (verbosity and is_terminal(stdout)) else None
     log.enable(output, starts=verbosity >= 3, coloured=is_coloured(stdout, arguments))
 
 
@@ -273,7 +276,10 @@ def seconds(text: str) -> float:
 class Command(BaseCommand):
     """Run a worker."""
 
-    help = "Run the jobs of this project until Ctrl-C or SIGTERM. With -v 2, print one line for each job that ends."
+    help = (
+        "Run the jobs of this project until Ctrl-C or SIGTERM. On a terminal, and with -v 2, print one line for each job "
+        "that ends."
+    )
     requires_migrations_checks = False  # the worker itself waits for missing migrations and logs that it does
 
     def __init__(self, *args: Any, **options: Any) -> None:
