@@ -149,6 +149,8 @@ def handlers(monkeypatch):
     found: list[logging.Handler] = []
     monkeypatch.setattr(log.logger, "handlers", found)
     monkeypatch.setattr(log.logger, "propagate", False)
+    # pytest adds a handler of its own to a logger that does not propagate.
+    monkeypatch.setattr(log.logger, "hasHandlers", lambda: any(type(each) is logging.StreamHandler for each in found))
     yield found
     log.disable()
 

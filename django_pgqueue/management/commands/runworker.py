@@ -277,8 +277,8 @@ class Command(BaseCommand):
     """Run a worker."""
 
     help = (
-        "Run the jobs of this project until Ctrl-C or SIGTERM. On a terminal, and with -v 2, print one line for each job "
-        "that ends."
+        "Run the jobs of this project until Ctrl-C or SIGTERM. On a terminal, and with -v 2, print one line for each "
+        "job that ends."
     )
     requires_migrations_checks = False  # the worker itself waits for missing migrations and logs that it does
 
