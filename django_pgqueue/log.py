@@ -65,7 +65,7 @@ def enable(output: TextIO | None = None, *, starts: bool = False, coloured: bool
 
 
 def _print_failures_once() -> None:
-    """Leave failures to a handler of the project that prints them, or else print them here, with the traceback."""
+    """Leave failures to a handler of the project that prints them. Without one, print them with the traceback."""
     for signal, line in FAILURES.items():
         level, logged = LINES[signal]
         if not logger.hasHandlers():  # Python's handler of last resort would print the failure too
@@ -210,14 +210,14 @@ def _log_failure(
     level: int, message: str, arguments: tuple[Any, ...], about: dict[str, Any], extra: dict[str, Any]
 ) -> None:
     """Log a failed attempt with its traceback. The exception of an isolated job is in another process: log its text."""
-    exception = about.get("exception")
-    if exception is not None or not about.get("traceback"):
-        logger.log(level, message, *arguments, exc_info=exception, extra=extra)
+    if not logger.isEnabledFor(level):
         return
-    if logger.isEnabledFor(level):
-        record = logger.makeRecord(logger.name, level, __file__, 0, message, arguments, None, "_log_failure", extra)
+    exception = about.get("exception")
+    exc_info = None if exception is None else (type(exception), exception, exception.__traceback__)
+    record = logger.makeRecord(logger.name, level, __file__, 0, message, arguments, exc_info, "_log_failure", extra)
+    if exception is None and about.get("traceback"):
         record.exc_text = about["traceback"].rstrip("\n")  # what formatters print after the message
-        logger.handle(record)
+    logger.handle(record)
 
 
 LINES: Final[dict[TaskSignal, tuple[int, Line]]] = {

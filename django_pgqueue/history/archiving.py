@@ -224,7 +224,7 @@ def archive(
         older_than_seconds=seconds(older_than),
     )
     connection, pace = connections[alias(database)], Pace(rate)
-    entry = _Entry(connection, _described(choice, file), by=by, reason=reason)
+    entry = _ArchiveAudit(connection, _described(choice, file), by=by, reason=reason)
     if file is None:
         done = counted(connection, _to_table(connection, choice, pace, entry), pace, on_batch)
         entry.end()
@@ -247,7 +247,7 @@ def _described(choice: Choice, file: str | Path | None) -> dict[str, Any]:
     return {"states": states, **names, "older_than_seconds": choice.older_than_seconds, "to": target}
 
 
-class _Entry:
+class _ArchiveAudit:
     """The entry of the audit for one archive. The first batch that moves jobs begins it."""
 
     def __init__(self, connection: Any, chosen: dict[str, Any], *, by: str, reason: str) -> None:
@@ -285,7 +285,7 @@ def _resume(connection: Any, target: ArchiveFile) -> int:
     return len(removed)
 
 
-def _to_table(connection: Any, choice: Choice, pace: Pace, entry: _Entry) -> Iterator[Move]:
+def _to_table(connection: Any, choice: Choice, pace: Pace, entry: _ArchiveAudit) -> Iterator[Move]:
     for jobs in choice.pages(connection, pace.limit(TABLE_BATCH)):
         with transaction.atomic(using=connection.alias):
             moved = history.archive(connection, jobs)
@@ -293,12 +293,12 @@ def _to_table(connection: Any, choice: Choice, pace: Pace, entry: _Entry) -> Ite
         yield jobs, moved
 
 
-def _to_file(connection: Any, choice: Choice, pace: Pace, target: ArchiveFile, entry: _Entry) -> Iterator[Move]:
+def _to_file(connection: Any, choice: Choice, pace: Pace, target: ArchiveFile, entry: _ArchiveAudit) -> Iterator[Move]:
     for jobs in choice.pages(connection, pace.limit(FILE_BATCH)):
         yield jobs, _move_to_file(connection, jobs, target, entry)
 
 
-def _move_to_file(connection: Any, jobs: dict[int, datetime], target: ArchiveFile, entry: _Entry) -> set[int]:
+def _move_to_file(connection: Any, jobs: dict[int, datetime], target: ArchiveFile, entry: _ArchiveAudit) -> set[int]:
     """Move a batch: delete the rows, write them to the file, and commit.
 
     The rows are locked until then, so nobody can retry or delete one of them. A row that the database refuses to delete
