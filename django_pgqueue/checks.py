@@ -39,6 +39,17 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
 
 
 @register("pgqueue")
+def check_name_of_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Report pgqueue.W005: a setting looks like a misspelled `PGQUEUE`, which would have no effect."""
+    names = [name for name in dir(settings) if name.isupper() and name != "PGQUEUE"]
+    return [
+        checks.Warning(f"The setting {name} has no effect.", hint=f"Write {meant}.", id="pgqueue.W005")
+        for name in names
+        if (meant := conf.meant_setting(name, getattr(settings, name, None)))
+    ]
+
+
+@register("pgqueue")
 def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """Report pgqueue.E002: a task is in a module that workers do not import."""
     return [

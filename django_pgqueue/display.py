@@ -98,11 +98,21 @@ def duration(span: timedelta, *, brief: bool = False) -> str:
     if seconds < 10:
         return _("%(number)s s") % {"number": number(seconds, 1)}
     whole = round(seconds)
+    if brief:
+        return _in_one_unit(whole)
     for size, unit, part_size, part_unit in UNITS:
         if whole >= size:
             part = whole % size // part_size
             text = unit % {"number": whole // size}
-            return f"{text} {part_unit % {'number': part}}" if part and not brief else str(text)
+            return f"{text} {part_unit % {'number': part}}" if part else str(text)
+    return str(SECONDS % {"number": whole})
+
+
+def _in_one_unit(whole: int) -> str:
+    """Return whole seconds in the largest unit that fits, rounded: 2 d 23 h are 3 d, and 59 min 40 s are 1 h."""
+    for size, unit, part_size, _part in UNITS:
+        if whole >= size - part_size // 2:
+            return str(unit % {"number": (whole + size // 2) // size})
     return str(SECONDS % {"number": whole})
 
 

@@ -46,9 +46,14 @@ def judge(path: str, *, max_age_seconds: float = MAX_AGE_SECONDS, ready: bool = 
         return False, f"invalid health file {path}: {error}"
     if age_seconds > max_age_seconds:
         return False, f"worker not alive: health file is {age_seconds:.0f} s old, last status {status!r}"
-    summary = f"{status} since {since}: {len(processes)} processes, {running} jobs running"
+    summary = f"{status} since {since}: {_counted(len(processes), 'process', 'processes')}, "
+    summary += f"{_counted(running, 'job', 'jobs')} running"
     summary += f" ({reasons})" if reasons else ""
     return status == "ok" or not ready, summary
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"  # this module imports nothing of the package
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

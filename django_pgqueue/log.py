@@ -1,11 +1,12 @@
-"""Write one log line per transition of a job, on the logger `django_pgqueue.worker`, and the lines of `-v 2`.
+"""Write one log line per transition of a job, on the logger `django_pgqueue.worker`, and print lines about attempts.
 
 `worker.execution.job_events` calls `write()` at each transition. The lines do not depend on the application's signal
 receivers. `log_events` lists the fields of the records. No record carries an argument or a result. `enable()` decides
 once, when the worker starts, which transitions are logged, because writing a line costs more than running a small job.
 
-With `-v 2`, `enable()` also prints a line for each attempt that has ended. These lines do not depend on the project's
-`LOGGING`. They go through a logger of their own, `django_pgqueue.jobs`, so that the thread that calls the log handlers
+On a terminal, and with `-v 2`, `enable()` also prints a line for each attempt that has ended. These lines do not depend
+on the project's `LOGGING`, with one exception: a failure is printed once, by a handler of the project, or here with its
+traceback. They go through a logger of their own, `django_pgqueue.jobs`, so that the thread that calls the log handlers
 prints them: an output that nobody reads must not stop a thread of the engine.
 
 `JobContextFilter` is for the project's `LOGGING`: it adds the running job to the records of the task's own loggers.
@@ -14,11 +15,14 @@ prints them: an output that nobody reads must not stop a thread of the engine.
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Callable
 from typing import Any, Final, TextIO
 
 from . import signals
 from .ground.log_events import JOB_FIELDS, event, job_fields
+from .ground.visible_text import visible
 from .signals import TaskSignal
 from .tasks.context import running_job
 from .tasks.registry import in_words
@@ -28,6 +32,8 @@ job_logger = logging.getLogger("django_pgqueue.jobs")
 
 ERROR_CHARACTERS: Final = 200
 """How much of an error a printed line contains."""
+FRAME: Final = '  File "'
+PACKAGE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 Line = Callable[[str | None, dict[str, Any]], None]
 enabled: Final[dict[TaskSignal, tuple[Line, ...]]] = {}
 """The lines of each transition that is logged or printed."""
@@ -55,6 +61,31 @@ def enable(output: TextIO | None = None, *, starts: bool = False, coloured: bool
     for signal, line in PRINTED.items():
         if starts or signal is not signals.job_started:
             enabled[signal] = (*enabled.get(signal, ()), line)
+    _print_failures_once()
+
+
+def _print_failures_once() -> None:
+    """Leave failures to a handler of the project that prints them. Without one, print them with the traceback."""
+    for signal, line in FAILURES.items():
+        level, logged = LINES[signal]
+        if not logger.hasHandlers():  # Python's handler of last resort would print the failure too
+            enabled[signal] = (line,)
+        elif _is_printed_by_handler(level):
+            enabled[signal] = (logged,)
+
+
+def _is_printed_by_handler(level: int) -> bool:
+    """Return whether the project's `LOGGING` prints records of a level on a standard stream."""
+    if not logger.isEnabledFor(level):
+        return False
+    current: logging.Logger | None = logger
+    while current is not None:
+        for handler in current.handlers:
+            stream = getattr(handler, "stream", None)
+            if handler.level <= level and stream is not None and stream in (sys.stdout, sys.stderr):
+                return True
+        current = current.parent if current.propagate else None
+    return False
 
 
 def disable() -> None:
@@ -106,8 +137,8 @@ def add_job(record: logging.LogRecord) -> None:
 def _extra(name: str, task_name: str | None, about: dict[str, Any], *others: str) -> dict[str, Any]:
     """Return the fields of a record. `others` are further arguments of the signal that it contains."""
     fields = {name: about[name] for name in ("duration_seconds", *others) if about.get(name) is not None}
-    if (exception := about.get("exception")) is not None:
-        fields["exception_class"] = type(exception).__name__
+    if class_name := _class_name(about):
+        fields["exception_class"] = class_name
     return event(
         name,
         job_id=about.get("job_id"),
@@ -150,29 +181,43 @@ def _released(task_name: str | None, about: dict[str, Any]) -> None:
 
 
 def _failed(task_name: str | None, about: dict[str, Any]) -> None:
-    exception = about.get("exception")
-    logger.warning(
+    _log_failure(
+        logging.WARNING,
         "job %s (%s) failed at attempt %s with %s; retrying in %.0f s",
-        about["job_id"],
-        in_words(task_name),
-        about["attempt"],
-        _error(about) if exception is None else type(exception).__name__,  # an isolated job has only the text
-        about.get("retry_seconds") or 0.0,
-        exc_info=exception,
-        extra=_extra("job_failed", task_name, about, "retry_seconds"),
+        (
+            about["job_id"],
+            in_words(task_name),
+            about["attempt"],
+            _class_name(about) or _error(about),  # a lost process has no exception
+            about.get("retry_seconds") or 0.0,
+        ),
+        about,
+        _extra("job_failed", task_name, about, "retry_seconds"),
     )
 
 
 def _dead(task_name: str | None, about: dict[str, Any]) -> None:
-    logger.error(
+    _log_failure(
+        logging.ERROR,
         "job %s (%s) is dead after attempt %s: %s",
-        about["job_id"],
-        in_words(task_name),
-        about["attempt"],
-        _error(about),
-        exc_info=about.get("exception"),
-        extra=_extra("job_dead", task_name, about),
+        (about["job_id"], in_words(task_name), about["attempt"], _error(about)),
+        about,
+        _extra("job_dead", task_name, about),
     )
+
+
+def _log_failure(
+    level: int, message: str, arguments: tuple[Any, ...], about: dict[str, Any], extra: dict[str, Any]
+) -> None:
+    """Log a failed attempt with its traceback. The exception of an isolated job is in another process: log its text."""
+    if not logger.isEnabledFor(level):
+        return
+    exception = about.get("exception")
+    exc_info = None if exception is None else (type(exception), exception, exception.__traceback__)
+    record = logger.makeRecord(logger.name, level, __file__, 0, message, arguments, exc_info, "_log_failure", extra)
+    if exception is None and about.get("traceback"):
+        record.exc_text = about["traceback"].rstrip("\n")  # what formatters print after the message
+    logger.handle(record)
 
 
 LINES: Final[dict[TaskSignal, tuple[int, Line]]] = {
@@ -209,15 +254,31 @@ class ColouredFormatter(logging.Formatter):
 GREEN, YELLOW, RED = "32", "33", "31"
 
 
-def _printed(outcome: str, colour: str = "") -> Line:
+def _printed(outcome: str, colour: str = "", *, with_traceback: bool = False) -> Line:
     """Return a function that prints the line of an attempt with this outcome."""
 
     def print_line(task_name: str | None, about: dict[str, Any]) -> None:
         text = f"job {about['job_id']} {in_words(task_name)} {outcome}{_circumstances(about)}"
         details = "; ".join(filter(None, [_delay(about), _error(about)]))
-        job_logger.info("%s", f"{text}: {details}" if details else text, extra={"colour": colour})
+        text = f"{text}: {details}" if details else text
+        if with_traceback and (own := own_frames(about.get("traceback") or "")):
+            text = f"{text}\n{own}"
+        job_logger.info("%s", text, extra={"colour": colour})
 
     return print_line
+
+
+def own_frames(traceback: str) -> str:
+    """Return a traceback without the frames of this package, and without characters that change a terminal."""
+    kept, is_own = [], True
+    for line in traceback.rstrip("\n").split("\n"):
+        if line.startswith(FRAME):
+            is_own = not line.startswith(f"{FRAME}{PACKAGE}")
+        elif not line.startswith("    "):
+            is_own = True
+        if is_own:
+            kept.append(line)
+    return visible("\n".join(kept))
 
 
 def _circumstances(about: dict[str, Any]) -> str:
@@ -238,16 +299,26 @@ def _delay(about: dict[str, Any]) -> str:
     return "" if seconds is None else f"due in {seconds:.0f} s"
 
 
+def _class_name(about: dict[str, Any]) -> str:
+    """Return the name of the exception's class; "" without an exception. An isolated job has only its path."""
+    exception = about.get("exception")
+    path = about.get("exception_class") or ""
+    return path.rpartition(".")[2] if exception is None else type(exception).__name__
+
+
 def _error(about: dict[str, Any]) -> str:
     """Return the class and the text of the error on one line, without characters that could forge other lines."""
-    exception, text = about.get("exception"), about.get("error") or ""
-    if exception is not None:
-        text = f"{type(exception).__name__}: {text}" if text else type(exception).__name__
+    text = ": ".join(filter(None, [_class_name(about), about.get("error")]))
     text = " ".join(text.split())
     text = f"{text[:ERROR_CHARACTERS]}…" if len(text) > ERROR_CHARACTERS else text
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
+FAILURES: Final[dict[TaskSignal, Line]] = {
+    signals.job_failed: _printed("failed", YELLOW, with_traceback=True),
+    signals.job_dead: _printed("is dead", RED, with_traceback=True),
+}
+"""The lines of failures if no handler of the project prints them, so that each is printed once."""
 PRINTED: Final[dict[TaskSignal, Line]] = {
     signals.job_started: _printed("started"),
     signals.job_succeeded: _printed("succeeded", GREEN),

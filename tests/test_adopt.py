@@ -12,7 +12,7 @@ from django_pgqueue import Batch, chain
 from django_pgqueue.lifecycle import claims, schedules, workers
 from django_pgqueue.management.subcommands import adopt_command
 from django_pgqueue.management.subcommands.subcommand import ExitCode
-from django_pgqueue.models import Installation, Job, JobBatch, Pause, Schedule
+from django_pgqueue.models import AuditEntry, Installation, Job, JobBatch, Pause, Schedule
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.runtime.clone_guard import difference
 from tests import helpers
@@ -89,9 +89,14 @@ def test_adopt_dry_run_changes_nothing(dump, option):
 @pytest.mark.promise("adopt")
 def test_adopt_cancel_waiting_leaves_no_job_to_run(dump):
     """The job that was running is rescued, and must not run again."""
-    output = adopt("--cancel-waiting")
+    with pytest.raises(CommandError, match="Pass --yes"):
+        adopt("--cancel-waiting")
+    assert states() == ["running", "ready", "ready"]
+    output = adopt("--cancel-waiting", "--yes")
+    entry = AuditEntry.objects.get(action="cancel")
+    assert (entry.action, entry.reason, entry.job_count, entry.outcome) == ("cancel", "pgqueue adopt", 3, "done")
     assert "Cancelled 3 jobs." in output
-    assert "Paused 1 schedules." in output
+    assert "Paused 1 schedule." in output
     assert states() == ["running", "cancelled", "cancelled"]
     helpers.rescue(dump)
     assert states() == ["cancelled", "cancelled", "cancelled"]
@@ -118,7 +123,7 @@ def stored_calls(dump):
 @pytest.mark.promise("defect-copy-enqueues-callbacks")
 @pytest.mark.promise("adopt")
 def test_adopt_cancel_waiting_removes_callbacks_and_compensations(stored_calls):
-    assert "Removed 4 callbacks of batches and 1 compensations of steps." in adopt("--cancel-waiting")
+    assert "Removed 4 callbacks of batches and 1 compensation of steps." in adopt("--cancel-waiting", "--yes")
     helpers.rescue(stored_calls)
     helpers.sweep_ends(stored_calls, "complete batches")
     helpers.sweep_ends(stored_calls, "compensations")
@@ -164,8 +169,8 @@ def test_adopt_own_database_changes_nothing(engine, option):
 @pytest.mark.promise("adopt")
 def test_adopt_with_live_workers_is_refused_without_force(dump):
     worker_id = workers.register_worker(dump, hostname="h", pid=1, version="v", queue_names="", concurrency=1)
-    with pytest.raises(CommandError, match=r"1 workers have sent a heartbeat .* in the last 120 s") as caught:
-        adopt("--cancel-waiting")
+    with pytest.raises(CommandError, match=r"1 worker has sent a heartbeat .* in the last 120 s") as caught:
+        adopt("--cancel-waiting", "--yes")
     assert caught.value.returncode == ExitCode.FAILED
     assert states() == ["running", "ready", "ready"]
     assert Installation.objects.get().system_identifier == "7"
@@ -183,10 +188,10 @@ def test_adopt_database_without_installation_records_this_one(engine):
 def test_adopt_interrupted_leaves_the_other_installation(dump, monkeypatch):
     monkeypatch.setattr(schedules, "pause_schedule", lambda *_, **__: pytest.fail("interrupted"))
     with pytest.raises(pytest.fail.Exception):
-        adopt("--cancel-waiting")
+        adopt("--cancel-waiting", "--yes")
     assert Installation.objects.get().system_identifier == "7"
     monkeypatch.undo()
-    adopt("--cancel-waiting")
+    adopt("--cancel-waiting", "--yes")
     assert difference(dump) == ""
 
 

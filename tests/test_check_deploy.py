@@ -386,3 +386,23 @@ def test_callbacks_that_batches_can_still_call_are_checked(db):
         "kinds": {"callback": 3},
         "level": "error",
     }
+
+
+@pytest.mark.parametrize(
+    ("old_name", "kwargs", "new_name"),
+    [
+        ("billing.charge", {"order_id": 1, "currency": "EUR"}, "shop.charge"),
+        ("shop.notifiy", {"user_id": 1}, "shop.notify"),
+        ("shop.entirely_new", {"order_id": 1, "currency": "EUR"}, "shop.charge"),
+        ("shop.entirely_new", {"order": 1}, None),
+        ("shop.entirely_new", {}, None),
+    ],
+    ids=["moved", "similar", "alike", "other", "none"],
+)
+def test_gone_task_that_seems_renamed_gets_an_alias_proposed(db, old_name, kwargs, new_name):
+    add(connection, old_name, **kwargs)
+    [text] = found()
+    assert text.startswith(f"1 job of {old_name} names a task that is gone")
+    proposal = f": if it is {new_name} now, add @task(aliases=[{old_name!r}]) there"
+    assert (proposal in text) is (new_name is not None)
+    assert new_name or "aliases" not in text

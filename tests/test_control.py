@@ -207,7 +207,7 @@ def test_clear_is_in_the_audit_with_its_jobs(monkeypatch):
     assert (entry.job_count, entry.outcome) == (3, "done")
     assert {each.job_id for each in entry.jobs.all()} == {job.pk for job in jobs}
     first, dependent = chain(tasks.noop.using(queue_name="mail").s()).then(tasks.noop).enqueue().job_ids
-    run("clear", "mail", "--reason", "again")
+    run("clear", "mail", "--reason", "again", "--yes")
     assert audited()[-1][2] == "again" and audited()[-1][1]
     assert [each.job_id for each in AuditEntry.objects.latest("id").jobs.all()] == [first]
     assert Job.objects.get(pk=dependent).state == "cancelled"
@@ -269,8 +269,9 @@ def test_pgqueue_commands_report_what_they_did():
     assert pause.paused_by
     assert pause.reason == "the server is down"
     assert pause.paused_until - pause.paused_at == timedelta(hours=2)
-    assert run("clear", "mail", "--dry-run") == "2 jobs would be cancelled."
-    assert run("clear", "mail") == "Cancelled 2 jobs."
+    preview = f"2 jobs to cancel:\n         2  {tasks.noop.name}"
+    assert run("clear", "mail", "--dry-run") == preview
+    assert run("clear", "mail", "--yes") == f"{preview}\nCancelled 2 jobs."
     assert run("resume", "mail") == "Resumed."
     assert run("resume", "mail") == "Nothing to resume: it is not paused."
 

@@ -261,12 +261,12 @@ def pgqueue(*arguments):
 def test_pause_commands_accept_a_limit_key():
     make_job("stripe:customer:7")
     words = pgqueue("pause", "--limit-key", "stripe:customer:7", "--until", "2h", "--reason", "refunds")
-    assert words == "Paused. 1 jobs are waiting."
+    assert words == "Paused. 1 job is waiting."
     found = Pause.objects.get()
     assert (found.kind, found.name, found.reason) == ("limit", "stripe:customer:7", "refunds")
     assert pgqueue("resume", "--limit-key", "stripe:customer:7") == "Resumed."
-    assert pgqueue("clear", "--limit-key", "stripe", "--dry-run") == "1 jobs would be cancelled."
-    assert pgqueue("clear", "--limit-key", "stripe") == "Cancelled 1 jobs."
+    assert pgqueue("clear", "--limit-key", "stripe", "--dry-run").startswith("1 job to cancel:")
+    assert pgqueue("clear", "--limit-key", "stripe", "--yes").endswith("Cancelled 1 job.")
     assert "did you mean 'stripe'?" in pgqueue("pause", "--limit-key", "stirpe")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -237,7 +238,8 @@ def test_retry_with_used_key_reports_no_change():
     run_jobs()
     tasks.fail.using(unique_key="once").enqueue()
     dead.refresh_from_db()
-    assert dead.retry() is False
+    result = dead.retry()
+    assert not result and re.fullmatch(r"job \d+ has its unique key", result.reason)
     assert Job.objects.filter(state="dead").retry() == 0
     dead.refresh_from_db()
     assert dead.state == "dead"

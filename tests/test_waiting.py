@@ -11,8 +11,10 @@ from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
+from django.utils import translation
 
 from django_pgqueue import CannotWait, JobCancelled, JobFailed, JobGone
+from django_pgqueue.ends import job_operations
 from django_pgqueue.lifecycle import completions, operator
 from django_pgqueue.lifecycle.types import Cancelled, Released
 from django_pgqueue.models import Job
@@ -116,7 +118,7 @@ def test_wait_cancelled_job_has_reason_in_error(job, engine):
 @both
 def test_wait_deleted_job_raises_job_gone(job, engine, before_poll, how):
     before_poll[2] = lambda: engine.execute("DELETE FROM pgqueue_job")
-    with pytest.raises(JobGone, match="no longer exists: it was pruned or deleted") as raised:
+    with pytest.raises(JobGone, match=r"deleted, or it was never committed: .* was rolled back") as raised:
         waited(job, how)
     assert raised.value.job_id == job.pk
 
@@ -133,6 +135,31 @@ def test_wait_discarded_job_mentions_its_retention(engine, committing, before_po
 def test_wait_timeout_raises_timeout_error(job, how, timeout):
     with pytest.raises(TimeoutError, match=rf"job {job.pk} \(tests.app.tasks.add\) was not finished within 0(.05)? s"):
         waited(job, how, timeout)
+
+
+@both
+def test_wait_timeout_says_why_the_job_has_not_finished(job, how):
+    with translation.override("de"), pytest.raises(TimeoutError, match=r"within 0.05 s: No worker is running"):
+        waited(job, how, 0.05)
+
+
+@both
+def test_wait_timeout_is_not_hidden_by_a_failure_of_its_reason(job, how, monkeypatch):
+    def fail(*_):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 / 0")
+
+    monkeypatch.setattr(job_operations, "why", fail)
+    with transaction.atomic():
+        with pytest.raises(TimeoutError, match=r"within 0.05 s$"):
+            waited(job, how, 0.05)
+        assert Job.objects.filter(pk=job.pk).exists(), "the caller's transaction is not aborted"
+
+
+def test_wait_without_a_timeout_reads_no_reason(job, monkeypatch):
+    monkeypatch.setattr(job_operations, "why", lambda *_: pytest.fail("it is a poll, which must stay cheap"))
+    with pytest.raises(TimeoutError, match=r"within 0 s$"):
+        job.wait(0)
 
 
 @pytest.mark.parametrize(("timeout", "error"), [(-1, ValueError), ("1", TypeError), (None, TypeError)])
@@ -189,6 +216,7 @@ def test_wait_polls_less_and_less_often_by_one_query(job, monkeypatch):
     monkeypatch.setattr(result_wait, "threading", SimpleNamespace(Event=lambda: event))
     monkeypatch.setattr(result_wait, "time", SimpleNamespace(monotonic=lambda: sum(slept)))
     monkeypatch.setattr(result_wait.completion_listener, "awaiting", lambda *_: nullcontext())
+    monkeypatch.setattr(job_operations, "why", lambda *_: SimpleNamespace(sentence="nobody runs it"))
     with CaptureQueriesContext(connection) as queries, pytest.raises(TimeoutError):
         job.wait(60)
     assert len(queries) == len(slept) + (slept[-1] > 0) or len(queries) == len(slept)

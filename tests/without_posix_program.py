@@ -70,7 +70,7 @@ thread.join()
 failed = tasks.fail.using(max_attempts=1).enqueue()
 assert run_jobs() == 1
 failed = Job.objects.get(pk=failed.pk)
-assert (failed.state, failed.retry()) == ("dead", True)
+assert (failed.state, bool(failed.retry())) == ("dead", True)
 assert Job.objects.filter(pk=failed.pk).cancel() == 1
 say("jobs", Job.objects.filter(state="succeeded").count())
 

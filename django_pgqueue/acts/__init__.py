@@ -77,6 +77,9 @@ EDIT_AND_RETRY: Final = OperatorAct(
 )
 ENQUEUE: Final = OperatorAct("enqueue", _("Enqueue"), (VIEW_JOB, "pgqueue.enqueue_job"))
 
+ARCHIVE: Final = OperatorAct("archive", _("Archive"), ())
+"""`history.archive()` runs it, and writes the audit. No page runs it."""
+
 STOP_WORKER: Final = OperatorAct(
     AUDITED_AS[RequestKind.STOP], _("Request to stop"), ("pgqueue.view_worker", "pgqueue.stop_worker")
 )
@@ -111,7 +114,7 @@ CHANGING_NO_JOBS: Final = {
 }
 AUDITED: Final = {
     **JOB_ACTS,
-    **{act.name: act for act in (EDIT_AND_RETRY, ENQUEUE, RUN_SCHEDULE)},
+    **{act.name: act for act in (EDIT_AND_RETRY, ENQUEUE, ARCHIVE, RUN_SCHEDULE)},
     **CHANGING_NO_JOBS,
 }
 """The acts by the actions in the entries of the audit."""

@@ -15,6 +15,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_pgqueue.ends import job_operations
+from django_pgqueue.ground.plurals import counted
 from django_pgqueue.lifecycle.audit import add_audit
 from django_pgqueue.models import BATCH_SIZE, Job
 from django_pgqueue.models.operations_link import JobsToChange
@@ -87,7 +88,7 @@ def plan_retry(batch_id: int, job_id: int, alias: str) -> WorkflowRetryPlan:
     ended = [node.job_id for node in nodes if node.state in FINISHED and node.job_id not in kept]
     if len(ended) > MOST:
         raise CannotRetryFromError(
-            f"{len(ended) - 1:,} jobs depend on job #{job_id}. One act retries at most {MOST:,}: retry the dead jobs "
+            f"{counted(len(ended) - 1)} depend on job #{job_id}. One act retries at most {MOST:,}: retry the dead jobs "
             "of the whole batch instead."
         )
     before = failed_before(graph, frozenset(node.job_id for node in nodes))

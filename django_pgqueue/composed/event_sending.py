@@ -32,7 +32,7 @@ _left_to_workers: set[str] = set()
 """The aliases whose role may not wake jobs. It was refused once, and is not tried again."""
 
 
-def send_event(name: str, key: EventKey = None, payload: Any = None, *, using: str | None = None) -> None:
+def send_event(name: str, key: EventKey = None, payload: Any = None, *, using: str | None = None) -> int | None:
     """Send an event to the jobs that wait for it, now or later, with `TaskContext.wait_for_event()`.
 
     The event is a row in the transaction that is open on the connection, if any, so it is sent exactly if that
@@ -44,6 +44,10 @@ def send_event(name: str, key: EventKey = None, payload: Any = None, *, using: s
         key: Key of the event: a string, a whole number or a UUID. Numbers and UUIDs become text.
         payload: Any value that JSON can represent. `wait_for_event()` returns it.
         using: Alias of the database of the jobs. By default the one that the routers name for writes of jobs.
+
+    Returns:
+        How many waiting jobs it has woken. 0: none waits yet, and the event is kept for those to come. None: it is not
+        known, because a transaction is open, after whose commit they are woken, or because workers wake them.
 
     Raises:
         TypeError: The name or the key has the wrong type, or JSON cannot represent the payload.
@@ -67,26 +71,31 @@ def send_event(name: str, key: EventKey = None, payload: Any = None, *, using: s
     if connection.in_atomic_block:
         transaction.on_commit(wake, using=connection.alias, robust=True)
     elif not is_in_transaction(connection):
-        wake()
+        return wake()
+    return None
 
 
-async def asend_event(name: str, key: EventKey = None, payload: Any = None, *, using: str | None = None) -> None:
+async def asend_event(name: str, key: EventKey = None, payload: Any = None, *, using: str | None = None) -> int | None:
     """Do as `send_event()` from a coroutine."""
-    await sync_to_async(send_event)(name, key, payload, using=using)
+    return await sync_to_async(send_event)(name, key, payload, using=using)
 
 
-def _wake(alias: str, event_id: int, event_name: str, event_key: str) -> None:
-    """Wake the jobs that wait for an event, or let the workers do it. A failure never reaches the sender."""
+def _wake(alias: str, event_id: int, event_name: str, event_key: str) -> int | None:
+    """Wake the jobs that wait for an event, or let the workers do it. A failure never reaches the sender.
+
+    Return how many it has woken. None: workers wake them, or the rest of them.
+    """
     connection = connections[alias]
     if alias in _left_to_workers:
         notify_event_sent(connection, event_id)
-        return
+        return None
     try:
-        after_id, woken = 0, False
+        after_id, woken, is_complete = 0, 0, False
         for _ in range(PAGES):
             job_ids, next_id = steps.wake(connection, event_name, event_key, after_id)
-            woken = woken or bool(job_ids)
+            woken += len(job_ids)
             if next_id is None:
+                is_complete = True
                 break
             after_id = next_id
     except DatabaseError as error:
@@ -97,6 +106,7 @@ def _wake(alias: str, event_id: int, event_name: str, event_key: str) -> None:
                 "the jobs that wait for the event %s could not be woken; a worker wakes them", event_name, exc_info=True
             )
         notify_event_sent(connection, event_id)
-        return
+        return None
     if woken:
         wake_workers_after_commit(connection)
+    return woken if is_complete else None

@@ -22,6 +22,7 @@ from django_pgqueue.enqueue.nodes import EncodedNodes, NodeCall
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.ground.batch_reference import check_parent
 from django_pgqueue.ground.placeholders import ResultPlaceholder, has_placeholders, placeholders_in
+from django_pgqueue.ground.plurals import counted
 from django_pgqueue.lifecycle import batches
 from django_pgqueue.states import FailurePolicy
 
@@ -137,7 +138,7 @@ class Workflow:
         self.job_ids: list[int] = []
 
     def __repr__(self) -> str:
-        return f"<Workflow of {len(self.nodes)} jobs, {self._batch!r}>"
+        return f"<Workflow of {counted(len(self.nodes))}, {self._batch!r}>"
 
     # ------------------------------------------------------------------ build
 

@@ -7,7 +7,7 @@ adds jobs; they wait, and none is lost. Running jobs continue. Workers stop clai
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -231,6 +231,7 @@ def clear(
     reason: str = "",
     by: str = "",
     database: str | None = None,
+    on_batch: Callable[[int], None] = lambda count: None,
 ) -> int:
     """Cancel the waiting jobs of a queue, a task or a limit, including jobs that are due later.
 
@@ -245,6 +246,7 @@ def clear(
         reason: Text for the audit. 1,000 characters are stored.
         by: The person or program that cancels the jobs. The audit stores 150 characters.
         database: Alias of the database of the jobs. By default the database routers choose it.
+        on_batch: Called after each batch with the number of jobs cancelled so far.
 
     Returns:
         The number of cancelled jobs.
@@ -259,13 +261,19 @@ def clear(
     """
     kind, name = target_of(queue_name, task, limit_key)
     note = {"done_by": stored_text(by, 150), "reason": stored_text(reason, 1000)}
-    cancelled = _clear(kind, name, connections[alias_of(database)], note)
+    cancelled = _clear(kind, name, connections[alias_of(database)], note, on_batch)
     if not cancelled:
         check_use(kind, name, alias_of(database))
     return cancelled
 
 
-def _clear(kind: Pausable, name: str, connection: BaseDatabaseWrapper, note: dict[str, Any]) -> int:
+def _clear(
+    kind: Pausable,
+    name: str,
+    connection: BaseDatabaseWrapper,
+    note: dict[str, Any],
+    on_batch: Callable[[int], None],
+) -> int:
     from django_pgqueue.models.operations_link import JobsToChange  # task modules are imported before models can be
 
     cancelled, column = 0, pauses.COLUMNS[kind]
@@ -274,6 +282,7 @@ def _clear(kind: Pausable, name: str, connection: BaseDatabaseWrapper, note: dic
         for batch in bulk_acts.waiting_jobs(connection, **{column: any_name}, limit=CLEAR_BATCH):
             jobs = JobsToChange(connection, batch, record=partial(entry.record, batch))
             cancelled += len(job_operations.cancel(jobs, running=False))
+            on_batch(cancelled)
             if entry.is_stop_asked:
                 entry.end(ActOutcome.STOPPED)
                 return cancelled

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, overload
 
 from django_pgqueue.exceptions import Dead
+from django_pgqueue.ground.plurals import counted
 from django_pgqueue.ground.signatures import signature_of
 
 T = TypeVar("T")
@@ -137,9 +138,9 @@ def results_of(chunk: Chunk[Any], value: Any) -> Sequence[Any]:
         return [None] * len(chunk)
     advice = "return None, or a list with one result for each job, in order"
     if not isinstance(value, list | tuple):
-        raise Dead(f"the task returned a {type(value).__name__} for a chunk of {len(chunk)} jobs: {advice}")
+        raise Dead(f"the task returned a {type(value).__name__} for a chunk of {counted(len(chunk))}: {advice}")
     if len(value) != len(chunk):
-        raise Dead(f"the task returned {len(value)} results for a chunk of {len(chunk)} jobs: {advice}")
+        raise Dead(f"the task returned {counted(len(value), 'result')} for a chunk of {counted(len(chunk))}: {advice}")
     return value
 
 

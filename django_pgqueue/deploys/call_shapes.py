@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterator
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.ground.placeholders import markers_in
+from django_pgqueue.tasks import registry
 
 if TYPE_CHECKING:
     from django_pgqueue.tasks.definition import TaskDefinition
@@ -39,6 +41,34 @@ PASS: Final = ("passes", "pass")
 NAME: Final = ("names", "name")
 HAVE: Final = ("has", "have")
 UNKNOWN_TASK: Final = CallProblem("unknown_task", NAME, "a task that is gone")
+
+
+SIMILAR: Final = 0.8
+"""How similar the name of a task must be to that of a task that is gone, so that it may be its new name."""
+
+
+def unknown_task(task_name: str, names: Collection[str] = ()) -> CallProblem:
+    """Return the problem of calls of a task that is gone. It proposes an alias if the task seems to have a new name.
+
+    Args:
+        task_name: The name in the calls.
+        names: The arguments that they pass by name.
+    """
+    renamed = _renamed(task_name, names)
+    if renamed is None:
+        return UNKNOWN_TASK
+    proposal = f"if it is {renamed.name} now, add @task(aliases=[{_shown(task_name)!r}]) there"
+    return CallProblem(UNKNOWN_TASK.code, NAME, f"{UNKNOWN_TASK.rest}: {proposal}")
+
+
+def _renamed(task_name: str, names: Collection[str]) -> TaskDefinition | None:
+    """Return the task that may be the one with this name: moved, with a similar name, or alone with these arguments."""
+    tasks = {task.name: task for task in registry.all_tasks()}
+    moved = [name for name in tasks if name.rpartition(".")[2] == task_name.rpartition(".")[2]]
+    if close := get_close_matches(task_name, moved or tasks, n=1, cutoff=0.0 if moved else SIMILAR):
+        return tasks[close[0]]
+    alike = [task for task in tasks.values() if names and {each.name for each in parameters_of(task)} == set(names)]
+    return alike[0] if len(alike) == 1 else None
 
 
 def parameters_of(task: TaskDefinition) -> list[inspect.Parameter]:

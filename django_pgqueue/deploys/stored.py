@@ -22,7 +22,7 @@ from django_pgqueue.schedules import declarations
 from django_pgqueue.stats.limits.lanes import limited_lanes
 from django_pgqueue.tasks import registry
 
-from .call_shapes import HAVE, UNKNOWN_TASK, CallProblem, call_problems, value_problem
+from .call_shapes import HAVE, CallProblem, call_problems, unknown_task, value_problem
 
 KINDS: Final = (
     *("due", "scheduled", "retrying", "waiting", "running", "dead"),
@@ -222,7 +222,9 @@ class _Calls:
         problems = self._problems.get(key)
         if problems is None:
             task = registry.get(shape.task_name)
-            problems = [UNKNOWN_TASK] if task is None else call_problems(task, positional, shape.names)
+            problems = (
+                [unknown_task(key[0], shape.names)] if task is None else call_problems(task, positional, shape.names)
+            )
             if not problems:
                 sample = stored_calls.read_calls(self.connection, shape.job_ids)
                 problems = [each for call in sample for each in stored_problems(call.task_name, call.arguments, {})]
@@ -243,7 +245,7 @@ def stored_problems(task_name: str, arguments: str, known: dict[Shape, list[Call
     """Return the problems of one stored call, whose arguments can be encoded. `known` has those of earlier shapes."""
     task = registry.get(task_name)
     if task is None:
-        return [UNKNOWN_TASK]
+        return [unknown_task(task_name)]
     try:
         args, kwargs = decode_arguments(arguments)
     except ValueError as error:

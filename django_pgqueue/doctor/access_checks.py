@@ -177,7 +177,7 @@ def needed_for(purpose: str) -> tuple[Privilege, ...]:
 @check(
     "migrations",
     "Error: a migration of this package is not applied.",
-    gettext_lazy("Workers wait until all migrations are applied, and other code fails at missing columns."),
+    gettext_lazy("Workers wait until all migrations are applied, and other code fails at missing tables and columns."),
 )
 def _migrations(session: Session) -> Result:
     missing = missing_migrations(session.alias)

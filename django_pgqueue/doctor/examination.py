@@ -14,11 +14,13 @@ from psycopg import errors
 from django_pgqueue.db.errors import message_without_detail
 
 from .catalogue import CHECKS
-from .findings import Check, Finding, Level, Result, cannot_see, quoted
+from .findings import Check, Finding, Level, Result, cannot_see, no_tables, quoted
 from .session import STATEMENT_TIMEOUT_SECONDS, Session
 
 TIME_LIMIT_SECONDS: Final = 20.0
 """After this time, the remaining checks do not run, so that a page of the admin is shown on a very busy server too."""
+MIGRATIONS: Final = "migrations"
+"""The id of the check of migrations."""
 
 
 def examine(database: str | None = None, checks: Iterable[Check] = CHECKS) -> list[Finding]:
@@ -33,7 +35,7 @@ def examine(database: str | None = None, checks: Iterable[Check] = CHECKS) -> li
         checks: The checks to run, from `doctor.catalogue.CHECKS`. Default: all of them.
 
     Returns:
-        One finding for each check, in the order of the checks.
+        One finding for each check, in the order of the checks. Missing migrations come first.
 
     Example:
         >>> from django_pgqueue.doctor import Level, examine
@@ -46,7 +48,7 @@ def examine(database: str | None = None, checks: Iterable[Check] = CHECKS) -> li
         session.connection.ensure_connection()
         with session.read_only():
             deadline = time.monotonic() + TIME_LIMIT_SECONDS
-            return [_finding(check, session, deadline) for check in checks]
+            return _cause_first([_finding(check, session, deadline) for check in checks])
     except Error as error:
         return [_unreachable(session.alias, error)]
 
@@ -54,8 +56,18 @@ def examine(database: str | None = None, checks: Iterable[Check] = CHECKS) -> li
 def _finding(check: Check, session: Session, deadline: float) -> Finding:
     result = _look(check, session) if time.monotonic() < deadline else _too_late()
     return Finding(
-        id=check.id, level=result.level, what=result.what, why=str(check.why), fix=result.fix, data=dict(result.data)
+        id=check.id,
+        level=result.level,
+        what=result.what,
+        why=result.why or str(check.why),
+        fix=result.fix,
+        data=dict(result.data),
     )
+
+
+def _cause_first(findings: list[Finding]) -> list[Finding]:
+    """Return the findings with missing migrations before all others, because they cause most of the others."""
+    return sorted(findings, key=lambda finding: not (finding.id == MIGRATIONS and finding.level is Level.ERROR))
 
 
 def _look(check: Check, session: Session) -> Result:
@@ -74,8 +86,12 @@ def _too_late() -> Result:
 
 def _failed(error: Exception) -> Result:
     """Return the result of a check that raised an error. It is never `OK`."""
-    cause = error.__cause__ if isinstance(error, Error) and isinstance(error.__cause__, Exception) else error
+    cause = error
+    while isinstance(cause, Error) and isinstance(cause.__cause__, Exception):  # `db.statements` adds one of its own
+        cause = cause.__cause__
     text = message_without_detail(cause).partition("\n")[0]
+    if isinstance(cause, errors.UndefinedTable) and "pgqueue_" in text:
+        return no_tables()
     if isinstance(cause, errors.InsufficientPrivilege):
         fix = _("Grant the role of this process what docs/production/security.md lists, or use another role.")
         return cannot_see(_("Cannot see this: %(error)s.") % {"error": text}, fix)

@@ -77,6 +77,8 @@ class Result(NamedTuple):
     what: str
     fix: str = ""
     data: dict[str, Any] = {}
+    why: str = ""
+    """Why that matters, if it is another reason than that of the check."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,8 @@ def cannot_see(what: str, fix: str, **data: Any) -> Result:
 def no_tables() -> Result:
     """Return the result of a check of a database that has no tables of this package."""
     what = _("Cannot see the tables of the queue, because this database does not have them.")
-    return cannot_see(what, "manage.py migrate")
+    why = _("The tables must exist before this can be examined.")
+    return cannot_see(what, "manage.py migrate")._replace(why=why)
 
 
 def worst(levels: Iterable[Level]) -> Level:

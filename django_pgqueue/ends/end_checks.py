@@ -22,6 +22,7 @@ from django_pgqueue.db.errors import is_outage, message_without_detail
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.endings import REPORTED, SUCCESSES, Ending
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.plurals import counted
 from django_pgqueue.lifecycle.ends import EndedJob, find_ended
 from django_pgqueue.lifecycle.refused_rows import Refused
 from django_pgqueue.lifecycle.types import Claimed
@@ -233,8 +234,8 @@ def _left_to_the_sweep(connection: Connection, name: str, count: int) -> Iterato
         if is_outage(error) or not isinstance(connection, EngineConnection):
             raise
         logger.warning(
-            "what follows the ends of %d jobs could not be checked (%s: %s)",
-            count,
+            "what follows the ends of %s could not be checked (%s: %s)",
+            counted(count),
             name,
             message_without_detail(error),
             extra=event("end_checks_refused", check=name, count=count),

@@ -8,21 +8,24 @@ job has not changed since.
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db import transaction
+from django.utils import translation
 
 from django_pgqueue.db.notifications import PAUSES_CHANGED, wake_workers_after_commit
 from django_pgqueue.encoding.codecs import readable as readable
+from django_pgqueue.ground.visible_text import in_line
 from django_pgqueue.lifecycle import operator
 from django_pgqueue.lifecycle.graphs import waiting_ids
 from django_pgqueue.reactions import after_application, after_operator
 from django_pgqueue.states import State
-from django_pgqueue.waiting.result_wait import await_result as await_result
+from django_pgqueue.stats.explanation import why
+from django_pgqueue.waiting import result_wait
 from django_pgqueue.waiting.result_wait import return_value as return_value
-from django_pgqueue.waiting.result_wait import wait as wait
 
 from .deletion import delete_batches as delete_batches
 from .deletion import delete_job as delete_job
@@ -31,8 +34,15 @@ from .deletion import wake_for_keys
 from .graphs import advanced_transitions
 
 if TYPE_CHECKING:
+    from django_pgqueue.durations import Duration
     from django_pgqueue.lifecycle.graphs import AdvancedJob, Restored
+    from django_pgqueue.models import Job
     from django_pgqueue.models.operations_link import JobsToChange, Transition
+
+logger = logging.getLogger("django_pgqueue")
+
+WHY_CHARACTERS: Final = 500
+"""Characters of the reason in the message of a timeout."""
 
 
 def retry(act: JobsToChange, *, with_edited: bool = False) -> dict[int, State]:
@@ -101,6 +111,31 @@ def delete(act: JobsToChange) -> dict[int, State]:
     changed = _run(act, operator.delete, reacts=False)
     wake_for_keys(act.connection, changed)
     return changed
+
+
+def wait(job: Job, timeout: Duration) -> Any:
+    """Wait for the result of a job, as `waiting.wait` describes. A timeout says why the job has not finished."""
+    return result_wait.wait(job, timeout, _why_unfinished)
+
+
+async def await_result(job: Job, timeout: Duration) -> Any:
+    """Do as `wait()` from asynchronous code."""
+    return await result_wait.await_result(job, timeout, _why_unfinished)
+
+
+def _why_unfinished(job: Job) -> str:
+    """Return why a job has not finished, in English and on one line; "" if that cannot be read.
+
+    It runs after the timeout only. A failure must not hide the timeout, so it raises nothing. If the caller has a
+    transaction open, its statements are in a savepoint, so that they cannot abort the transaction.
+    """
+    alias = job.write_alias
+    try:
+        with transaction.atomic(using=alias), translation.override("en"):
+            return in_line(why(job, alias).sentence)[:WHY_CHARACTERS]
+    except Exception:
+        logger.debug("the reason why job %s has not finished could not be read", job.pk, exc_info=True)
+        return ""
 
 
 def _run(

@@ -5,6 +5,6 @@ and change a job only if it is as they saw it: a job that was retried since stay
 """
 
 from .archiving import ARCHIVED_STATES, Archived, archive
-from .erasing import Erased, count_erasable, erase
+from .erasing import Erased, count_erasable, erasable_pages, erase
 
-__all__ = ["ARCHIVED_STATES", "Archived", "Erased", "archive", "count_erasable", "erase"]
+__all__ = ["ARCHIVED_STATES", "Archived", "Erased", "archive", "count_erasable", "erasable_pages", "erase"]

@@ -6,9 +6,10 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +19,7 @@ from django_pgqueue.db.transactions import is_in_transaction
 from django_pgqueue.durations import Duration, seconds
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.ground.posix import CAN_FORK
-from django_pgqueue.lifecycle import history
+from django_pgqueue.lifecycle import audit, history
 from django_pgqueue.states import State
 
 from .finished_pages import (
@@ -171,6 +172,8 @@ def archive(
     tasks: Iterable[Any] = (),
     queues: Iterable[str] = (),
     rate: float | None = None,
+    by: str = "",
+    reason: str = "",
     database: str | None = None,
     on_batch: Callable[[int], None] = lambda count: None,
 ) -> Archived:
@@ -186,6 +189,8 @@ def archive(
     process is killed in between, call the function again with the same file: it removes the jobs that are in the file
     already, and writes none of them twice. With another file, the jobs of that batch are in both files.
 
+    The first batch begins an entry of the audit, and each batch adds its jobs in its own transaction.
+
     Args:
         older_than: How long ago a job must have finished, in seconds or as a timedelta, by the database's clock.
         file: Path of the file to append to, in gzip format with one JSON document in each line. None: the table.
@@ -193,6 +198,8 @@ def archive(
         tasks: Tasks, or names of tasks, whose jobs are moved. By default those of all tasks.
         queues: Names of queues whose jobs are moved. By default those of all queues.
         rate: Jobs to change per second at most. None: no limit.
+        by: The person or program that archives, for people to read. 150 characters are stored.
+        reason: Text for people to read.
         database: Alias of the database of the jobs. By default the database routers choose it.
         on_batch: Called after each batch with the number of jobs archived so far.
 
@@ -217,16 +224,47 @@ def archive(
         older_than_seconds=seconds(older_than),
     )
     connection, pace = connections[alias(database)], Pace(rate)
+    entry = _ArchiveAudit(connection, _described(choice, file), by=by, reason=reason)
     if file is None:
-        done = counted(connection, _to_table(connection, choice, pace), pace, on_batch)
+        done = counted(connection, _to_table(connection, choice, pace, entry), pace, on_batch)
+        entry.end()
         return Archived(done.changed, done.left, needed=done.needed)
     if is_in_transaction(connection):
         raise RuntimeError("archive() to a file cannot run inside a transaction: a rollback would restore the jobs")
     with closing(ArchiveFile(Path(file))) as target:
         resumed = _resume(connection, target)
-        moves = _to_file(connection, choice, pace, target)
+        moves = _to_file(connection, choice, pace, target, entry)
         done = counted(connection, moves, pace, lambda count: on_batch(count + resumed))
+        entry.end()
         return Archived(done.changed + resumed, done.left, resumed, done.needed)
+
+
+def _described(choice: Choice, file: str | Path | None) -> dict[str, Any]:
+    """Return the choice as the audit stores it."""
+    names = {"tasks": list(choice.task_names), "queues": list(choice.queue_names)}
+    target = "pgqueue_archived_job" if file is None else str(file)
+    states = [state.value for state in choice.states]
+    return {"states": states, **names, "older_than_seconds": choice.older_than_seconds, "to": target}
+
+
+class _ArchiveAudit:
+    """The entry of the audit for one archive. The first batch that moves jobs begins it."""
+
+    def __init__(self, connection: Any, chosen: dict[str, Any], *, by: str, reason: str) -> None:
+        self._connection = connection
+        self._begin = partial(audit.begin_audit, connection, "archive", chosen, done_by=by, reason=reason)
+        self._id: int | None = None
+
+    def record(self, moved: Collection[int]) -> None:
+        """Add the jobs of a batch, in its transaction."""
+        if moved:
+            self._id = self._id or self._begin()
+            audit.record_audit(self._connection, self._id, sorted(moved))
+
+    def end(self) -> None:
+        """Write that the archive is complete."""
+        if self._id is not None:
+            audit.end_audit(self._connection, self._id)
 
 
 def _resume(connection: Any, target: ArchiveFile) -> int:
@@ -247,17 +285,20 @@ def _resume(connection: Any, target: ArchiveFile) -> int:
     return len(removed)
 
 
-def _to_table(connection: Any, choice: Choice, pace: Pace) -> Iterator[Move]:
+def _to_table(connection: Any, choice: Choice, pace: Pace, entry: _ArchiveAudit) -> Iterator[Move]:
     for jobs in choice.pages(connection, pace.limit(TABLE_BATCH)):
-        yield jobs, history.archive(connection, jobs)
+        with transaction.atomic(using=connection.alias):
+            moved = history.archive(connection, jobs)
+            entry.record(moved)
+        yield jobs, moved
 
 
-def _to_file(connection: Any, choice: Choice, pace: Pace, target: ArchiveFile) -> Iterator[Move]:
+def _to_file(connection: Any, choice: Choice, pace: Pace, target: ArchiveFile, entry: _ArchiveAudit) -> Iterator[Move]:
     for jobs in choice.pages(connection, pace.limit(FILE_BATCH)):
-        yield jobs, _move_to_file(connection, jobs, target)
+        yield jobs, _move_to_file(connection, jobs, target, entry)
 
 
-def _move_to_file(connection: Any, jobs: dict[int, datetime], target: ArchiveFile) -> set[int]:
+def _move_to_file(connection: Any, jobs: dict[int, datetime], target: ArchiveFile, entry: _ArchiveAudit) -> set[int]:
     """Move a batch: delete the rows, write them to the file, and commit.
 
     The rows are locked until then, so nobody can retry or delete one of them. A row that the database refuses to delete
@@ -268,6 +309,7 @@ def _move_to_file(connection: Any, jobs: dict[int, datetime], target: ArchiveFil
         if not rows:
             return set()
         removed = set(history.remove_archived(connection, {job_id: finished_at for job_id, finished_at, _ in rows}))
+        entry.record(removed)
         if removed:
             target.append([line for job_id, _, line in rows if job_id in removed])
     return removed

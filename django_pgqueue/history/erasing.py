@@ -5,7 +5,7 @@ The arguments of callbacks are erased with them: the rows of complete batches ha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -59,6 +59,7 @@ def erase(
     by: str = "",
     reason: str = "",
     database: str | None = None,
+    on_batch: Callable[[int], None] = lambda count: None,
 ) -> Erased:
     """Erase values of finished jobs, and keep the jobs: their task, times, states and attempts.
 
@@ -83,6 +84,7 @@ def erase(
         by: The person or program that erases, for people to read. 150 characters are stored.
         reason: Text for people to read.
         database: Alias of the database of the jobs. By default the database routers choose it.
+        on_batch: Called after each batch with the number of jobs erased so far.
 
     Returns:
         How many jobs were changed and how many were left.
@@ -113,7 +115,7 @@ def erase(
     pace = Pace(rate)
     pages = found.pages() if by_id else choice.pages(connection, pace.limit(BATCH))
     erased = ((page, history.erase(connection, page, audit_id=audit_id, **kinds)) for page in pages)
-    done = counted(connection, erased, pace)
+    done = counted(connection, erased, pace, on_batch)
     audit.end_audit(connection, audit_id)
     return Erased(done.changed, done.left, found.unfinished, found.missing, audit_id, callbacks, done.needed)
 
@@ -142,11 +144,27 @@ def count_erasable(
         ValueError: No filter is given, `jobs` or `search` is combined with another filter, or `before` has no time
             zone.
     """
+    filters: dict[str, Any] = {"tasks": tasks, "queues": queues, "before": before, "jobs": jobs, "search": search}
+    return sum(map(len, erasable_pages(**filters, database=database)))
+
+
+def erasable_pages(
+    *,
+    tasks: Iterable[Any],
+    queues: Iterable[str],
+    before: datetime | None,
+    jobs: Iterable[int],
+    search: tuple[str, Scalar] | None,
+    database: str | None,
+) -> Iterable[Collection[int]]:
+    """Return the ids of the finished jobs that `erase()` would look at, page by page. Arguments as `count_erasable()`.
+
+    A page is read when it is used, so the caller can stop after some.
+    """
     choice = _chosen(tasks, queues, before, given := set(jobs), search)
     connection = connections[alias(database)]
     job_ids = _ids_of(connection, given, search)
-    pages = choice.pages(connection, BATCH) if job_ids is None else _FinishedJobs(connection, job_ids).pages()
-    return sum(map(len, pages))
+    return choice.pages(connection, BATCH) if job_ids is None else _FinishedJobs(connection, job_ids).pages()
 
 
 def _chosen(

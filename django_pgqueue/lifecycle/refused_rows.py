@@ -22,6 +22,7 @@ from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import is_of_rows, message_without_detail
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.plurals import counted
 
 from .execute import savepoint
 
@@ -86,7 +87,7 @@ def divided(
     with connection.unprepared() if isinstance(connection, EngineConnection) else nullcontext():
         parts = _divide(connection, rows, transition, time.monotonic() + most_seconds)
     if parts.left:
-        log_left(f"{len(parts.left)} rows", failure)
+        log_left(counted(len(parts.left), "row"), failure)
     return parts
 
 
@@ -145,7 +146,7 @@ def log_left(subject: str, error: Exception) -> None:
     _left_logged_at = now
     reason = message_without_detail(error)
     logger.warning(
-        "%s were left to a later write, because the database refuses others of the same write slowly: %s",
+        "%s: left to a later write, because the database refuses others of the same write slowly: %s",
         subject,
         reason,
         extra=event("rows_left", subject=subject, reason=reason),

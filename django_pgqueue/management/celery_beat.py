@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from django_pgqueue import queues
 from django_pgqueue.encoding.serialization import plain_arguments
+from django_pgqueue.ground.plurals import counted
 from django_pgqueue.lifecycle import schedules
 from django_pgqueue.lifecycle.schedules import Definition
 from django_pgqueue.schedules import cron_and_every as schedule_times
@@ -182,9 +183,9 @@ def report(moves: Sequence[Move], alias: str, *, is_applied: bool, is_paused: bo
     added = sum(result.startswith("add") for result in results)
     refused = sum(each.definition is None for each in moves)
     if is_applied:
-        yield f"Added {added} of {len(moves)} schedules; {refused} cannot be moved. Stop beat now."
+        yield f"Added {added} of {counted(len(moves), 'schedule')}; {refused} cannot be moved. Stop beat now."
     else:
-        yield f"{added} of {len(moves)} schedules would be added; {refused} cannot be moved. Repeat with --apply."
+        yield f"Would add {added} of {counted(len(moves), 'schedule')}; {refused} cannot be moved. Repeat with --apply."
 
 
 def _cells(each: Move, result: str) -> tuple[str, str, str, str]:

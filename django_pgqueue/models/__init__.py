@@ -15,6 +15,7 @@ if apps.apps_ready and not apps.is_installed("django_pgqueue"):
 from .audit import AuditedJob, AuditEntry
 from .batches import BatchRemoval, JobBatch
 from .breakers import BreakerCount, OpenBreaker
+from .change_results import ChangeResult
 from .dependencies import JobDependency
 from .execution_logs import ExecutionLog
 from .executions import Execution
@@ -38,6 +39,7 @@ __all__ = [
     "AuditedJob",
     "BatchRemoval",
     "BreakerCount",
+    "ChangeResult",
     "DeadJob",
     "Execution",
     "ExecutionLog",

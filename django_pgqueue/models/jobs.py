@@ -20,6 +20,7 @@ from django_pgqueue.ground.task_results import OF_ERRORS, STATUS, AttemptError, 
 from django_pgqueue.ground.visible_text import in_line
 from django_pgqueue.states import FINISHED, Seen, State
 
+from .change_results import ActOnJob, ChangeResult, changed, unchanged
 from .encoded_field import CodecJSONField
 from .job_indexes import CONSTRAINTS, INDEXES
 from .job_querysets import JobChanges
@@ -160,7 +161,7 @@ class Job(models.Model):
         """Do as `wait()` from asynchronous code."""
         return await operations().await_result(self, timeout)
 
-    def retry(self, *, using: str | None = None) -> bool:
+    def retry(self, *, using: str | None = None) -> ChangeResult:
         """Make this finished job ready again, due now, with all its attempts.
 
         The change is part of the transaction that is open on the connection, if any. This instance is not refreshed.
@@ -170,45 +171,46 @@ class Job(models.Model):
                 writes (`db_for_write`).
 
         Returns:
-            Whether the job changed. False if its state or `finished_at` differs from this instance (it was retried
-            since, or had not finished; `refresh_from_db()` reads the current state), another job has its key, or it
-            would wait in a workflow and a job that it depends on has failed.
+            A result that is true if the job changed. Otherwise its `reason` says why not: the state or `finished_at`
+            differs from this instance (the job was retried since, or had not finished; `refresh_from_db()` reads the
+            current state), another job has its key, or it would wait in a workflow and a job that it depends on has
+            failed.
 
         Raises:
             JobLocked: Another session kept the row locked for 5 s (`lifecycle.operator.LOCK_WAIT_SECONDS`).
         """
-        return self._run(operations().retry, Seen(self.state, self.finished_at), using)
+        return self._run("retry", Seen(self.state, self.finished_at), using)
 
-    def acknowledge(self, *, using: str | None = None) -> bool:
+    def acknowledge(self, *, using: str | None = None) -> ChangeResult:
         """Acknowledge this dead job: nobody has to deal with it any more. Return whether it changed.
 
         The job stays dead, and `retry()` stays possible. It leaves `Job.objects.dead()`, the list of dead letters, the
         incidents and the counts of dead jobs. If it blocks its limit key (`on_dead="block"`), the later jobs of the key
         may start. Its batch still counts it as failed, and jobs that depend on it stay as they are.
 
-        Return False if its state or `finished_at` differs from this instance, or if it is acknowledged already. This
-        method writes no audit. For `using`, transactions and locked rows, see `retry()`.
+        The result is false if its state or `finished_at` differs from this instance, or if it is acknowledged already.
+        This method writes no audit. For the result, `using`, transactions and locked rows, see `retry()`.
         """
-        return self._run(operations().acknowledge, Seen(self.state, self.finished_at), using)
+        return self._run("acknowledge", Seen(self.state, self.finished_at), using)
 
-    def cancel(self, *, using: str | None = None) -> bool:
+    def cancel(self, *, using: str | None = None) -> ChangeResult:
         """Cancel this job, or ask it to stop if it is running; return whether it changed.
 
-        A job that was read as ready is asked to stop if it is running by now. A job that was read as finished is left
-        alone, even if it was retried since. For `using`, transactions and locked rows, see `retry()`.
+        A job that was read as ready is asked to stop if it is running by now: the result is true, and its `reason` says
+        so. A job that was read as finished is left alone, even if it was retried since. For the result, `using`,
+        transactions and locked rows, see `retry()`.
         """
-        return self._run(
-            operations().cancel, Seen(self.state, self.finished_at) if self.state in FINISHED else None, using
-        )
+        seen = Seen(self.state, self.finished_at) if self.state in FINISHED else None
+        return self._run("cancel", seen, using)
 
-    def run_now(self, *, using: str | None = None) -> bool:
+    def run_now(self, *, using: str | None = None) -> ChangeResult:
         """Make this ready job due at once; return whether it changed.
 
-        A job that waits for others is due at once when these have ended. Return False if the job's state or
-        `run_after` differs from this instance: it has run or was changed since. For `using`, transactions and locked
-        rows, see `retry()`.
+        A job that waits for others is due at once when these have ended. The result is false if the job's state or
+        `run_after` differs from this instance: it has run or was changed since. For the result, `using`, transactions
+        and locked rows, see `retry()`.
         """
-        return self._run(operations().run_now, Seen(self.state, run_after=self.run_after), using)
+        return self._run("run_now", Seen(self.state, run_after=self.run_after), using)
 
     def delete(
         self,
@@ -227,12 +229,16 @@ class Job(models.Model):
 
     delete.alters_data = True  # type: ignore[attr-defined]  # Django: templates must not call it
 
-    def _run(self, change: JobChange, seen: Seen | None, using: str | None) -> bool:
+    def _run(self, act: ActOnJob, seen: Seen | None, using: str | None) -> ChangeResult:
         if self.pk is None:
             raise ValueError("A job that was never enqueued cannot be changed: call enqueue() on its task.")
         connection = connections[using or self.write_alias]
         compared = None if seen is None or self._state.adding else {self.pk: seen}
-        return bool(change(JobsToChange(connection, {self.pk: self.task_name}, compared, alone=True)))
+        change: JobChange = getattr(operations(), act)
+        states = change(JobsToChange(connection, {self.pk: self.task_name}, compared, alone=True))
+        if self.pk in states:
+            return changed(states[self.pk])
+        return unchanged(act, type(self).objects.using(connection.alias), self.pk, seen if compared else None)
 
     @property
     def write_alias(self) -> str:

@@ -149,6 +149,10 @@ class Settings:
 OPTIONS: Final = {option.name: option for option in fields(Settings)}
 
 
+SIMILAR: Final = 0.75
+"""How similar the name of a setting must be to `PGQUEUE`, so that it may be meant."""
+
+
 def problems(given: object) -> list[str]:
     """Return the problems of a `PGQUEUE` dict, one sentence each. The list is empty if the dict is valid."""
     if not isinstance(given, Mapping):
@@ -165,6 +169,20 @@ def problems(given: object) -> list[str]:
         if not is_valid(value):
             found.append(f"PGQUEUE[{key!r}] {requirement}{'' if kind == 'private' else f', not {value!r}'}.")
     return found
+
+
+def meant_setting(name: str, value: object) -> str:
+    """Return what a setting of the project should be called if it seems to be meant for this package; "" otherwise.
+
+    `PGQEUE = {"LEASE": 60}` is meant as `PGQUEUE`, because it has an option, and `PGQUEUE_LEASE = 60` as an option of
+    it. A setting of another package that only has a similar name is left alone.
+    """
+    option = name.removeprefix("PGQUEUE_")
+    if option != name and option in OPTIONS:
+        return f"PGQUEUE = {{{option!r}: …}}"
+    is_close = difflib.SequenceMatcher(None, name.replace("_", "").removeprefix("DJANGO"), "PGQUEUE").ratio() >= SIMILAR
+    has_option = isinstance(value, Mapping) and any(str(key).upper() in OPTIONS for key in value)
+    return "PGQUEUE = {…}" if is_close and has_option else ""
 
 
 @cache

@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 from django_pgqueue import signals
 from django_pgqueue.durations import Duration, seconds
 from django_pgqueue.encoding.serialization import normalise_call
+from django_pgqueue.ground.plurals import counted
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.definition import TaskDefinition
@@ -199,7 +200,7 @@ class _Wanted:
             return f"no job of {self.task_name} is enqueued; {_enqueued_instead(database)}"
         jobs.sort(key=lambda job: len(self.misses(job)))
         shown = "".join(f"\n  {_description(job)}: {'; '.join(self.misses(job))}" for job in jobs[:JOBS_SHOWN])
-        return f"no matching job of {self.task_name} is enqueued; closest of {len(jobs)} jobs:{shown}"
+        return f"no matching job of {self.task_name} is enqueued; closest of {counted(len(jobs))}:{shown}"
 
 
 def _encoded(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:

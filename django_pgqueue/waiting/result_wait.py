@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,7 +44,7 @@ LOOKS_ALONE: Final = 4
 """Polls before the listener is used, the last one after 24 ms. Notifications, and at first a connection, cost more."""
 
 
-def wait(job: Job, timeout: Duration) -> Any:
+def wait(job: Job, timeout: Duration, why: Callable[[Job], str] = lambda job: "") -> Any:
     """Wait until a job is finished, refresh it, and return its result.
 
     Retries, releases and rescues do not end the wait. Each poll is a query on this thread's connection to the job's
@@ -55,6 +55,7 @@ def wait(job: Job, timeout: Duration) -> Any:
     Args:
         job: The job to wait for. It is refreshed from the database when it is finished.
         timeout: How long to wait at most, in seconds or as a timedelta.
+        why: Returns why a job has not finished, for the message of `TimeoutError`. It raises nothing.
 
     Returns:
         The result of the job.
@@ -77,10 +78,10 @@ def wait(job: Job, timeout: Duration) -> Any:
                 stack.enter_context(completion_listener.awaiting(job.write_alias, job.pk, wakeup.set))
             wakeup.wait(pause_seconds)
             wakeup.clear()  # before the poll: a later notification ends the next interval; after it, it would be lost
-    raise _timed_out(job, timeout)
+    raise _timed_out(job, timeout, why(job) if seconds(timeout) else "")
 
 
-async def await_result(job: Job, timeout: Duration) -> Any:
+async def await_result(job: Job, timeout: Duration, why: Callable[[Job], str] = lambda job: "") -> Any:
     """Wait like `wait()`, from asynchronous code: poll in Django's thread for blocking calls, sleep on the event loop.
 
     The arguments, the return value and the exceptions are those of `wait()`.
@@ -102,7 +103,7 @@ async def await_result(job: Job, timeout: Duration) -> Any:
                 async with asyncio.timeout(pause_seconds):
                     await wakeup.wait()
             wakeup.clear()  # as above
-    raise _timed_out(job, timeout)
+    raise _timed_out(job, timeout, await sync_to_async(why)(job) if seconds(timeout) else "")
 
 
 def _pauses(job: Job, timeout_seconds: float) -> Iterator[float]:
@@ -197,15 +198,15 @@ def return_value(job: Job) -> Any:
 
 
 def _gone(job: Job) -> JobGone:
-    cause = "it was pruned or deleted"
+    cause = "it was pruned or deleted, or it was never committed: the transaction that enqueued it was rolled back"
     task = registry.get(job.task_name)
     if task is not None and task.retention_for(State.SUCCEEDED) == (True, 0.0):
         cause = "its task keeps no succeeded jobs (retention=0), so it has most likely succeeded"
     return JobGone(f"{_name(job)} no longer exists: {cause}", job_id=job.pk)
 
 
-def _timed_out(job: Job, timeout: Duration) -> TimeoutError:
-    return TimeoutError(f"{_name(job)} was not finished within {seconds(timeout):g} s")
+def _timed_out(job: Job, timeout: Duration, reason: str) -> TimeoutError:
+    return TimeoutError(f"{_name(job)} was not finished within {seconds(timeout):g} s{reason and f': {reason}'}")
 
 
 def _name(job: Job) -> str:

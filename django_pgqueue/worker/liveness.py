@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.plurals import counted
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.receiver_thread import CallbackRunner
@@ -106,4 +107,4 @@ class Liveness:
         self._stuck_since = self._stuck_since or now
         if now - self._stuck_since <= max(lease_seconds, COMPLETION_SECONDS):
             return None
-        return f"it could not write the results of {len(self.completer)} jobs for {now - self._stuck_since:.0f} s"
+        return f"it could not write the results of {counted(len(self.completer))} for {now - self._stuck_since:.0f} s"

@@ -24,6 +24,7 @@ import psycopg
 
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.plurals import are, counted
 from django_pgqueue.lifecycle import workers
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.reactions import Reactions
@@ -62,7 +63,9 @@ def end_running_jobs(
         running = list(in_flight.running)
     if running:
         extra = event("jobs_interrupted", count=len(running))
-        logger.warning("%d jobs are still running after the grace period; they are released", len(running), extra=extra)
+        number = len(running)
+        text = "%s %s still running after the grace period and released"
+        logger.warning(text, counted(number), are(number), extra=extra)
         clean_up_seconds = HURRIED_CLEAN_UP_SECONDS if hurried else CLEAN_UP_SECONDS
         _interrupt(in_flight, pool, min(deadline, time.monotonic() + clean_up_seconds))
     pool.stop()
@@ -148,8 +151,8 @@ class LastWrites:
                 release_executions(connection, jobs, self.reactions)
         except (psycopg.Error, OSError) as error:
             logger.warning(
-                "%d jobs could not be released (%s); the supervisor will release them",
-                len(jobs),
+                "%s could not be released (%s): the supervisor will do it",
+                counted(len(jobs)),
                 message_without_detail(error),
                 extra=event("jobs_not_released", count=len(jobs)),
             )

@@ -25,6 +25,7 @@ from typing import Final, NoReturn
 from django_pgqueue import signals
 from django_pgqueue.db import server
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.plurals import counted
 from django_pgqueue.worker.execution.process_events import WORKER, stop_receivers
 from django_pgqueue.worker.runtime.background_log import background_log, keep_output_open
 from django_pgqueue.worker.runtime.clone_guard import clone_guard
@@ -197,7 +198,7 @@ class WorkerProcess:
     def _limit_reached(self) -> str:
         """Return a text if this process has started as many jobs as it may, otherwise ""."""
         started, limit = self.in_flight.started, self.options.max_jobs
-        return "" if limit is None or started < limit else f"it has started {started} jobs, --max-jobs is {limit}"
+        return "" if limit is None or started < limit else f"it has started {counted(started)}, --max-jobs is {limit}"
 
     def _unfit_because(self) -> str:
         """Return why another process should replace this one, or ""."""

@@ -71,7 +71,7 @@ def test_dry_run_prints_the_table_and_writes_nothing(beat):
         f"dawn old.noop - cannot be moved: {SOLAR}",
         "refresh tests.app.tasks.noop every 5 minutes add",
         "report tests.app.tasks.add 30 7 * * 1-5 Europe/Paris add",
-        "2 of 3 schedules would be added; 1 cannot be moved. Repeat with --apply.",
+        "Would add 2 of 3 schedules; 1 cannot be moved. Repeat with --apply.",
     ]
     assert not Schedule.objects.exists()
 
@@ -320,14 +320,14 @@ def test_tables_that_do_not_exist_are_left_out(db):
         INSTALLED_APPS=["tests.beat_tables", *settings.INSTALLED_APPS],
         CELERY_BEAT_SCHEDULE={"noop": {"task": "tests.app.tasks.noop", "schedule": 60}},
     ):
-        assert "1 of 1 schedules would be added" in run()
+        assert "Would add 1 of 1 schedule;" in run()
 
 
 def test_command_never_imports_celery(beat, tmp_path, monkeypatch):
     (tmp_path / "celery.py").write_text("raise AssertionError('it was imported')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "celery", raising=False)
-    assert "2 of 3 schedules would be added" in run(*MAP)
+    assert "Would add 2 of 3 schedules" in run(*MAP)
 
 
 def test_arguments_are_stored_as_json(beat):

@@ -166,13 +166,13 @@ def test_archive_and_erasure_count_the_needed_jobs():
 def test_commands_say_what_stays_and_why():
     needed = blocking_key()
     Job.objects.filter(pk=needed.pk).update(finished_at=timezone.now() - OLD)
-    [finding] = [each for each in _prune("--dry-run").splitlines() if "all other" in each and "dead" in each]
-    assert finding.split()[0] == "0"
-    for options in ([], ["--dry-run"]):
-        assert "1 jobs past their retention stay, because unfinished work needs them." in _prune(*options)
+    for options in (["--yes"], ["--dry-run"]):
+        found = _prune(*options)
+        assert "0 jobs to delete." in found
+        assert "1 job past the retention stays, because unfinished work needs it." in found
     out = StringIO()
-    call_command("pgqueue", "archive", "--table", "--older-than", "1d", "--state", "dead", stdout=out)
-    assert "1 jobs stay as they are, because unfinished work needs them." in out.getvalue()
+    call_command("pgqueue", "archive", "--table", "--older-than", "1d", "--state", "dead", "--yes", stdout=out)
+    assert "Unchanged: 1 job stays, because unfinished work needs it." in out.getvalue()
     assert "run the command again" not in out.getvalue()
 
 

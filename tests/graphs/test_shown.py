@@ -332,7 +332,7 @@ def test_command_prints_many_alike_jobs_as_one_line(
     needed = ", ".join(f"#{each}" for each in workflow.job_ids[:5])
     assert lines[4] == f"  waiting   #{workflow.job_ids[9]} tests.graphs.tasks.total, needs {needed} and 4 more"
     monkeypatch.setattr(workflow_command, "LINES", 1)
-    assert shown(capsys, workflow.id).splitlines()[-1] == "1 more lines are not printed: --json prints all jobs."
+    assert shown(capsys, workflow.id).splitlines()[-1] == "Not printed: 1 more line. --json prints all jobs."
 
 
 def test_command_says_that_a_workflow_is_blocked(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ from django_pgqueue.history.finished_pages import Pace
 from django_pgqueue.lifecycle import audit, operator, pruning
 from django_pgqueue.lifecycle import history as lifecycle_history
 from django_pgqueue.lifecycle.pruning import EVER
-from django_pgqueue.models import ArchivedJob, AuditedJob, Execution, ExecutionLog, Job
+from django_pgqueue.models import ArchivedJob, AuditedJob, AuditEntry, Execution, ExecutionLog, Job
 from django_pgqueue.states import State
 from django_pgqueue.worker.maintenance.pruner import Pruner
 from tests import helpers
@@ -91,7 +91,8 @@ def test_archive_moves_the_acts_on_a_job(committing, tmp_path, to_file):
     assert history.archive(older_than=OLD, file=path if to_file else None).archived == 1
     [document] = lines(path) if to_file else ArchivedJob.objects.values_list("document", flat=True)
     assert [(act["action"], act["done_by"]) for act in document["acts"]] == [("retry", "ann")]
-    assert list(AuditedJob.objects.values_list("job_id", flat=True)) == [young]
+    assert list(AuditedJob.objects.filter(entry__action="retry").values_list("job_id", flat=True)) == [young]
+    assert AuditedJob.objects.get(entry__action="archive").job_id == archived
 
 
 @pytest.mark.parametrize("to_file", [False, True])
@@ -448,13 +449,16 @@ def test_archive_command_counts_archives_and_warns(db):
     out, err = StringIO(), StringIO()
     options = ("archive", "--older-than", "30d", "--table")
     call_command("pgqueue", *options, "--dry-run", stdout=out, stderr=err)
-    assert out.getvalue() == "3 jobs would be archived.\n"
+    assert out.getvalue() == (preview := f"3 jobs to archive:\n         3  {helpers.NOOP}\n")
     assert "workers delete succeeded jobs after 7 days" in err.getvalue()
     assert ArchivedJob.objects.count() == 0
     out = StringIO()
     with override_settings(PGQUEUE={"RETENTION": {"succeeded": OLD * 2, "cancelled": OLD * 2}}):
-        call_command("pgqueue", *options, stdout=out, stderr=(err := StringIO()))
-    assert (out.getvalue(), err.getvalue()) == ("Archived 3 jobs in pgqueue_archived_job.\n", "")
+        call_command("pgqueue", *options, "--yes", "--reason", "old", stdout=out, stderr=(err := StringIO()))
+    assert (out.getvalue(), err.getvalue()) == (f"{preview}Archived 3 jobs in pgqueue_archived_job.\n", "")
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.reason, entry.job_count, entry.outcome) == ("archive", "old", 3, "done")
+    assert entry.filter["to"] == "pgqueue_archived_job" and entry.filter["states"] == ["cancelled", "succeeded"]
     with pytest.raises(CommandError, match="Invalid --older-than 'soon'") as refused:
         call_command("pgqueue", "archive", "--older-than", "soon", "--table")
     assert refused.value.returncode == 2
@@ -464,6 +468,7 @@ def test_archive_command_stopped_says_how_far_it_came(committing, tmp_path, monk
     monkeypatch.setattr(archiving, "FILE_BATCH", 2)
     make(connection, 5)
     monkeypatch.setattr(Pace, "wait", lambda pace, count: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(CommandError, match="2 jobs are archived"):
-        call_command("pgqueue", "archive", "--older-than", "30d", "--file", str(tmp_path / "a"), stderr=StringIO())
+    with pytest.raises(CommandError, match="Stopped after 2 jobs"):
+        options = ("--older-than", "30d", "--file", str(tmp_path / "a"), "--yes")
+        call_command("pgqueue", "archive", *options, stdout=StringIO(), stderr=StringIO())
     assert len(ids()) == 3

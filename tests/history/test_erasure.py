@@ -265,11 +265,11 @@ def test_erase_by_search_key_erases_all_jobs_that_have_it(db, monkeypatch):
 def test_erase_command_takes_a_search_key(db):
     [job_id] = make(connection)
     SearchKey.objects.create(job_id=job_id, name="customer", value="7")
-    assert run("--search", "customer=7", "--dry-run")[1].endswith("of 1 jobs would be erased.\n")
+    assert run("--search", "customer=7", "--dry-run")[1].startswith("1 job to erase")
     assert "write NAME=VALUE" in run("--search", "customer")[1]
     assert "either jobs, or search" in run("--search", "customer=7", "--task", helpers.NOOP, "--yes")[1]
     code, text = run("--search", "customer=7", "--yes")
-    assert code == 0 and "of 1 jobs." in text
+    assert code == 0 and "of 1 job." in text
     assert not secrets(job_id)
 
 
@@ -284,20 +284,24 @@ def test_erase_command_without_a_filter_is_refused(db):
 def test_erase_command_asks_and_reports(db, monkeypatch):
     [job_id] = make(connection, logs=True)
     monkeypatch.setattr(sys, "stdin", StringIO())
-    assert run("--task", helpers.NOOP) == (2, "Pass --yes to erase without a question.")
+    assert run("--task", helpers.NOOP) == (
+        2,
+        "Pass --yes, because there is no terminal to ask on. --dry-run shows the jobs.",
+    )
     code, text = run("--task", helpers.NOOP, "--dry-run")
-    assert (code, text) == (0, "The arguments, results, errors, logs of 1 jobs would be erased.\n")
+    preview = f"1 job to erase the arguments, results, errors, logs of:\n         1  {helpers.NOOP}\n"
+    assert (code, text) == (0, preview)
     assert secrets(job_id)
     code, text = run("--job", str(job_id), "--job", str(job_id + 999), "--dry-run")
-    assert (code, text) == (0, "The arguments, results, errors, logs of 1 jobs would be erased.\n")
+    assert (code, text) == (0, preview)
     code, text = run("--task", helpers.NOOP, "--errors", "--logs", "--yes", "--reason", "data policy")
     entry = AuditEntry.objects.get()
-    assert (code, text) == (0, f"Erased the errors, logs of 1 jobs. Audit entry {entry.pk}.\n")
+    assert (code, text.splitlines()[-1]) == (0, f"Erased the errors, logs of 1 job. Audit entry {entry.pk}.")
     assert (entry.reason, entry.filter["erased"]) == ("data policy", ["errors", "logs"])
     assert secrets(job_id) == OF_ARGUMENTS | OF_RESULTS
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda question: "no")
-    assert run("--job", str(job_id)) == (1, "Nothing was erased.")
+    assert run("--job", str(job_id)) == (1, "Nothing was changed.")
 
 
 def test_erase_command_stopped_names_the_audit(db, monkeypatch):

@@ -55,7 +55,7 @@ def test_support_only_views_and_operator_does_the_acts(pgqueue):
     assert not held(SUPPORT) & {"view_arguments", "view_stack"} and "view_job" in held(SUPPORT)
     operator, support = user_in(OPERATOR), user_in(SUPPORT)
     allowed = {act.label for act in acts.AUDITED.values() if act.is_allowed(operator)}
-    left_out = {acts.EDIT_AND_RETRY, acts.ENQUEUE, acts.DELETE, acts.DELETE_SCHEDULE, acts.ERASE}
+    left_out = {acts.EDIT_AND_RETRY, acts.ENQUEUE, acts.DELETE, acts.DELETE_SCHEDULE, acts.ERASE, acts.ARCHIVE}
     assert allowed == {act.label for act in acts.AUDITED.values() if act not in left_out}
     assert not [act for act in acts.AUDITED.values() if act.is_allowed(support)]
 

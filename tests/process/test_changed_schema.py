@@ -90,7 +90,7 @@ def test_worker_table_of_trigger_gone_runs_all_jobs(start, engine, when):
         worker.wait_until(lambda: count("succeeded") == 9)
         engine.execute("DROP TABLE users_audit")
         tasks.noop.enqueue_many(((), {}) for _ in range(20))
-        said = "will be retried" if "running" in when else "are refused by the database and are retried"
+        said = "will be retried" if "running" in when else "the database refuses the results of"
         worker.wait_until(lambda: said in worker.said, 60)
         assert count("dead") == 0
         engine.execute("CREATE TABLE users_audit (job_id bigint)")

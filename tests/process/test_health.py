@@ -63,7 +63,7 @@ def test_health_command_without_django_settings_works(path):
     command = [sys.executable, "-m", "django_pgqueue.health", str(path)]
     bare = {key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"}
     done = subprocess.run([*command, "--ready"], env=bare, capture_output=True, text=True, check=False)
-    output = "ok since 2026-01-01T00:00:00+00:00: 1 processes, 2 jobs running\n"
+    output = "ok since 2026-01-01T00:00:00+00:00: 1 process, 2 jobs running\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
     path.unlink()
     done = subprocess.run(command, env=bare, capture_output=True, text=True, check=False)
@@ -95,7 +95,7 @@ def test_health_file_follows_worker_from_start_to_end(start, path, tmp_path):
         for activity in ("claim", "rescue", "schedules"):
             assert (process[f"{activity}_age_seconds"] or 0.0) >= 0
         assert process["errors"] == 0
-    assert "1 jobs running" in django("pgqueue", "health", str(path), "--ready")
+    assert "1 job running" in django("pgqueue", "health", str(path), "--ready")
     worker.send(signal.SIGTERM)
     worker.wait_until(lambda: read(path)["status"] == "stopping")
     done.touch()

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 
 FIRST_LINE = re.compile(
     rf"django_pgqueue {re.escape(__version__)}, worker with pid \d+: database '\w+', (all queues|queues? [\w, ]+), "
-    r"\d+ process(es)? x \d+ jobs?, \d+ tasks known\. Press Ctrl-C or send SIGTERM to stop\."
+    r"\d+ process(es)? x \d+ jobs?, \d+ tasks? known\. Press Ctrl-C or send SIGTERM to stop\."
 )
 JOB_LINE = re.compile(
     r"\d\d:\d\d:\d\d job \d+ [\w.]+ (started|succeeded|failed|is dead|cancelled|snoozed|released) "
@@ -122,11 +122,12 @@ def test_worker_page_shows_lines_of_the_real_form():
     assert len(outcomes(lines)) == len(lines) >= 4
 
 
-def test_terminal_has_colours_and_a_live_line_but_a_pipe_has_not(jobs):
+@pytest.mark.parametrize("verbosity", [["-v", "2"], []], ids=["-v 2", "default"])
+def test_terminal_has_colours_and_a_live_line_but_a_pipe_has_not(jobs, verbosity):
     """The line and the colours are for the terminal, so nothing of them reaches the log in the other stream."""
     reader, writer = os.openpty()
     fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    command = [sys.executable, "-m", "django", "runworker", "--until-empty", "-v", "2"]
+    command = [sys.executable, "-m", "django", "runworker", "--until-empty", *verbosity]
     variables = environment(None) | {"TERM": "xterm", "NO_COLOR": ""}
     with subprocess.Popen(command, env=variables, stdout=writer, stderr=subprocess.PIPE) as worker:
         assert worker.wait(60) == 0

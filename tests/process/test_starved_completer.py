@@ -127,7 +127,7 @@ def test_starved_worker_process_ends_after_a_lease(start, role, watcher):
     child = starved.children[0]
     job = job_of_starved(starved, watcher, role)
     starved.wait_until(lambda: child not in starved.children, 40)
-    assert "could not write the results of 1 jobs" in starved.said
+    assert "could not write the results of 1 job" in starved.said
     start("--concurrency", "1").wait_until(lambda: Job.objects.get(pk=job.pk).state == "succeeded")
     assert Job.objects.get(pk=job.pk).crashes == 0
 

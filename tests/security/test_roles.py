@@ -556,8 +556,8 @@ def make_abandoned_job(superuser) -> int:
 @pytest.mark.process
 def test_worker_role_prune_command_succeeds(superuser, as_role):
     with as_role("worker"):
-        assert "Deleted 0" in django("pgqueue", "prune")
-        assert "dead" in django("pgqueue", "prune", "--dry-run")
+        assert "0 jobs to delete." in django("pgqueue", "prune", "--yes")
+        assert "to delete" in django("pgqueue", "prune", "--dry-run")
 
 
 # ------------------------------------------------------------------ what the roles cannot do

@@ -18,7 +18,7 @@ from django.test import override_settings
 from django.utils import timezone
 from django.views.debug import ExceptionReporter
 
-from django_pgqueue import EventTimeout, Step, StepError, TaskContext, send_event, stats
+from django_pgqueue import EventTimeout, Step, StepError, TaskContext, asend_event, send_event, stats
 from django_pgqueue.exceptions import JobCancelled, Snooze, TaskTimeout
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import audit, history, operator, pruning
@@ -969,3 +969,14 @@ def test_attempt_ends_when_the_steps_that_it_has_begun_are_stored(fails):
     assert outcomes(job) == ["failed" if fails else "succeeded"]
     assert ([*steps(job)], calls("slow"), calls("more")) == (["slow"], 1, 0)
     assert "'more' is called after the function of the task has ended" in refused[0]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("send", [send_event, async_to_sync(asend_event)], ids=["sync", "async"])
+def test_send_event_returns_how_many_jobs_it_woke(send):
+    assert send("nobody", 1) == 0
+    for _ in range(2):
+        run(waiting_for())
+    assert send("approved", 7) == 2
+    with transaction.atomic():
+        assert send_event("approved", 8) is None, "they are woken after the commit"

@@ -27,7 +27,7 @@ from django_pgqueue import (
     exponential,
     task,
 )
-from django_pgqueue.models import Job
+from django_pgqueue.models import ChangeResult, Job
 from django_pgqueue.tokens import job_from_token, job_token
 
 
@@ -215,12 +215,14 @@ def accepted() -> None:
     changed: int = Job.objects.filter(state="dead", queue_name="mail").retry()
     changed += Job.objects.dead().filter(queue_name="mail").retry()
     changed += Job.objects.filter(queue_name="mail").stuck(longer_than=timedelta(hours=1)).cancel()
+    result: ChangeResult = job.cancel()
+    why: str = "" if result else result.reason
     late: list[Job] = [*Job.objects.due(), *Job.objects.stuck()]
     changed += len(late)
     token: str = job_token(job, with_result=True)
     same: Job = job_from_token(token, max_age=timedelta(hours=1))
     print(generated, number_of_calls, with_ids.duplicates)  # noqa: T201 -- uses what was bound
-    print(same, token, job, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
+    print(same, token, job, text, number, ids, count, changed, why)  # noqa: T201 -- uses what was bound
 
 
 def accepted_chunks() -> None:

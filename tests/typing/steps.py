@@ -62,7 +62,8 @@ def steps(context: TaskContext) -> None:
     context.wait_for_event("paid", 7, timeout=timedelta(days=1))
     context.wait_for_event("paid", UUID(int=7), timeout=7.5, name="first payment")
     context.wait_for_event("paid", 7.5)  # type: ignore[arg-type]
-    send_event("paid", 7, {"by": "card"})
+    woken: int | None = send_event("paid", 7, {"by": "card"})
+    print(woken)  # noqa: T201 -- uses what was bound
 
 
 def compensations(context: TaskContext) -> None:

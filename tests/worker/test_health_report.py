@@ -202,7 +202,7 @@ def test_systemd_notifier_sends_each_state_to_the_socket(memory, service_manager
     assert environment == {"OTHER": "kept"}
     assert notifier.interval_seconds == 1.0
     notifier.notify()
-    assert receiver.recv(1000) == b"READY=1\nSTATUS=ok: 1 processes are ready\nWATCHDOG=1"
+    assert receiver.recv(1000) == b"READY=1\nSTATUS=ok: 1 process is ready\nWATCHDOG=1"
     change(memory, stopping_since=0.0)
     notifier.notify()
     assert receiver.recv(1000) == b"STOPPING=1\nSTATUS=stopping: the worker received a signal to stop"

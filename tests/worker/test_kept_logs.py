@@ -275,7 +275,7 @@ def test_notes_refused_lines_are_dropped_and_progress_is_written(engine, monkeyp
     notes.open_log(claimed.key)(line(1))
     assert notes.write(engine, [claimed.key]) == set()
     assert len(notes) == 0
-    assert "the log lines of 1 jobs cannot be written: permission denied" in caplog.text
+    assert "the log lines of 1 job cannot be written: permission denied" in caplog.text
 
 
 @pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "transient"])

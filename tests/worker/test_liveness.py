@@ -190,7 +190,7 @@ def test_liveness_completions_stuck_for_a_lease_is_a_problem(process_state, comp
     liveness._stuck_since -= 59.0
     assert liveness.problem() is None
     liveness._stuck_since -= 2.0
-    assert "could not write the results of 1 jobs" in liveness.problem()
+    assert "could not write the results of 1 job" in liveness.problem()
     completer._answered()
     assert liveness.problem() is None
     assert liveness._stuck_since is None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+from io import StringIO
 
 import pytest
 
@@ -12,12 +14,14 @@ from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
+from django_pgqueue.worker.execution.error_text import traceback_text
 from django_pgqueue.worker.execution.job_events import Events
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db
 
 SECRET = "hunter2"
+FIELDS = ("event", "job_id", "execution_id", "task", "queue", "attempt", "exception_class")
 
 
 @pytest.fixture
@@ -118,3 +122,79 @@ def test_log_failure_without_exception_writes_one_record(records, ending, expect
         *("default", 1),
     )
     assert "no such" in record.getMessage()
+
+
+@pytest.mark.parametrize("state", [State.READY, State.DEAD])
+def test_log_failure_of_isolated_job_equals_that_of_a_thread(records, state):
+    """The exception of an isolated job stays in its process. Its class and its traceback come as text."""
+    try:
+        raise LookupError("no such order")
+    except LookupError as error:
+        exception = error
+    result, details = TransitionResult(TransitionStatus.DONE, state), {"execution_id": 2, "attempt": 1}
+    told = {"exception_class": "builtins.LookupError", "traceback": traceback_text(exception), "delay_seconds": 30.0}
+    for own in (exception, None):
+        transition = JobTransition(1, "a.task", result, Ending.FAILED, "no such order", own, details=details, **told)
+        Events().observe(transition, "default")
+    of_thread, of_isolated = records.records
+    texts = [logging.Formatter("%(levelname)s %(message)s").format(each) for each in records.records]
+    assert texts[0] == texts[1] and "Traceback" in texts[1] and "LookupError: no such order" in texts[1]
+    assert {name: vars(of_thread)[name] for name in FIELDS} == {name: vars(of_isolated)[name] for name in FIELDS}
+    assert of_isolated.exception_class == "LookupError"
+
+
+@pytest.fixture
+def handlers(monkeypatch):
+    """Return the handlers of a project. Those of pytest are taken away from the loggers."""
+    found: list[logging.Handler] = []
+    monkeypatch.setattr(log.logger, "handlers", found)
+    monkeypatch.setattr(log.logger, "propagate", False)
+    # pytest adds a handler of its own to a logger that does not propagate.
+    monkeypatch.setattr(log.logger, "hasHandlers", lambda: any(type(each) is logging.StreamHandler for each in found))
+    yield found
+    log.disable()
+
+
+def printed_failures(stream: StringIO) -> str:
+    """Return what is printed of a job that fails for good, with the lines of `-v 2`."""
+    log.enable(stream)
+    tasks.fail.using(max_attempts=1).enqueue("no such order")
+    run_jobs()
+    return stream.getvalue()
+
+
+def test_failure_without_handlers_is_printed_once_without_frames_of_the_worker(db, handlers, capsys):
+    text = printed_failures(StringIO())
+    assert text.count("no such order") == 2, "in the line, and at the end of its traceback"
+    assert "Traceback" in text and 'app/tasks.py", line' in text
+    assert log.PACKAGE not in text
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("stream_name", ["stdout", "stderr"])
+def test_failure_that_a_handler_prints_is_left_to_it(db, handlers, capsys, stream_name):
+    handlers.append(logging.StreamHandler(getattr(sys, stream_name)))
+    assert "no such order" not in printed_failures(StringIO())
+    assert "is dead after attempt 1: RuntimeError: no such order" in getattr(capsys.readouterr(), stream_name[3:])
+
+
+def test_failure_that_goes_to_a_file_is_printed_too(db, handlers):
+    handlers.append(logging.StreamHandler(file := StringIO()))
+    text = printed_failures(StringIO())
+    assert text.count("no such order") == 1 and "Traceback" not in text
+    assert "no such order" in file.getvalue()
+
+
+def test_own_frames_keeps_the_frames_of_the_task():
+    text = (
+        "Traceback (most recent call last):\n"
+        f'  File "{log.PACKAGE}worker/execution/attempt.py", line 1, in run\n    call()\n    ^^^^^^\n'
+        '  File "/srv/shop/tasks.py", line 2, in charge\n    raise ValueError("\x1b[31m")\n'
+        "ValueError: \x1b[31m\n"
+    )
+    assert log.own_frames(text).splitlines() == [
+        "Traceback (most recent call last):",
+        '  File "/srv/shop/tasks.py", line 2, in charge',
+        '    raise ValueError("\\x1b[31m")',
+        "ValueError: \\x1b[31m",
+    ]

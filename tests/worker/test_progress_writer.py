@@ -193,7 +193,7 @@ def test_completer_progress_refused_writes_the_completion(engine, completer, cla
         completer.hand_over(succeeded(claimed))
         completer.tick()
     assert helpers.state_of(engine, claimed.job_id) == "succeeded"
-    assert "the progress of 1 jobs cannot be written: permission denied" in caplog.text
+    assert "the progress of 1 job cannot be written: permission denied" in caplog.text
 
 
 def test_notes_lost_connection_keeps_the_progress(engine, claimed):

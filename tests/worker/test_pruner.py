@@ -83,7 +83,7 @@ def test_prune_command_dry_run_lists_and_run_deletes(finished):
     assert ["1", "succeeded", "all", "other", "tasks"] in lines
     assert remaining(finished) == set(finished)
     out = StringIO()
-    call_command("pgqueue", "prune", stdout=out)
+    call_command("pgqueue", "prune", "--yes", stdout=out)
     assert "Deleted 3 finished jobs." in out.getvalue()
 
 

@@ -131,8 +131,8 @@ def _banner(url: str, options: RemoteOptions) -> str:
     names = ", ".join(options.queue_names)
     return (
         f"django_pgqueue {__version__}, remote worker with pid {os.getpid()}: server {url}, "
-        f"{f'queues {names}' if names else 'all queues of the token'}, {options.concurrency} jobs at a time, "
-        f"{len(registry.all_tasks())} tasks known. Press Ctrl-C or send SIGTERM to stop."
+        f"{f'queues {names}' if names else 'all queues of the token'}, {counted(options.concurrency)} at a time, "
+        f"{counted(len(registry.all_tasks()), 'task')} known. Press Ctrl-C or send SIGTERM to stop."
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from django_pgqueue import signals
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.plurals import are, counted
 from django_pgqueue.worker.execution.report import released
 from django_pgqueue.worker.isolation.fork_server import ForkServer
 from django_pgqueue.worker.options import Options
@@ -183,8 +184,9 @@ class RemoteWorker:
         running = list(self.in_flight.running)
         if running:
             logger.warning(
-                "%d jobs are still running after the grace period; they are released",
-                len(running),
+                "%s %s still running after the grace period and released",
+                counted(len(running)),
+                are(len(running)),
                 extra=event("jobs_interrupted", count=len(running)),
             )
             self.pool.interrupt(running)

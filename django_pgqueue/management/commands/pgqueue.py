@@ -11,12 +11,15 @@ from django.apps import apps
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, InterfaceError, OperationalError
 from django.utils import translation
+from psycopg.errors import UndefinedColumn, UndefinedTable
 
+from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.display import visible
 from django_pgqueue.management.celery_beat import IMPORT_CELERY_BEAT
 from django_pgqueue.management.standard_streams import has_lost_reader, open_missing_streams
 from django_pgqueue.management.subcommands.adopt_command import ADOPT
 from django_pgqueue.management.subcommands.batch_command import BATCH
+from django_pgqueue.management.subcommands.completion_command import completion
 from django_pgqueue.management.subcommands.dead_command import DEAD
 from django_pgqueue.management.subcommands.deploy_command import CHECK_DEPLOY
 from django_pgqueue.management.subcommands.doctor_command import DOCTOR
@@ -44,6 +47,7 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     *(PAUSE, RESUME, DRAIN, CLEAR),
     *(PRUNE, ARCHIVE, ERASE),
     *(CHECK_DEPLOY, HEALTH, ADOPT, DOCTOR, PERMISSIONS, IMPORT_CELERY_BEAT),
+    completion(lambda: _all_subcommands()),
 )
 """To run jobs, to look at them, to stop queues, to remove old jobs, for deploys and for setup, in this order."""
 
@@ -59,7 +63,7 @@ class Command(BaseCommand):
         super().__init__(*args, **options)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add_subcommands(parser, (*SUBCOMMANDS, *_subcommands_of_apps()))
+        add_subcommands(parser, _all_subcommands())
 
     def handle(self, *args: Any, **options: Any) -> None:
         run, runs_tasks = options.pop("run"), options.pop("runs_tasks")
@@ -73,11 +77,30 @@ class Command(BaseCommand):
         except (InterfaceError, OperationalError, psycopg.OperationalError) as error:
             text = visible(" ".join(str(error).split()))
             raise CommandError(f"The database failed: {text} (`manage.py pgqueue doctor` examines it.)") from error
-        except Error as error:
+        except (Error, psycopg.Error) as error:
+            if (missing := _missing_schema(error, options)) is not None:
+                raise CommandError(missing) from error
             if (reason := unreadable(error)) is None:
                 raise
             raise CommandError(f"The values of a row cannot be read: {visible(reason)}") from error
         has_lost_reader()  # discards what is in the buffer: its flush at exit would fail
+
+
+def _missing_schema(error: Exception, options: dict[str, Any]) -> str | None:
+    """Return what to do if a table or a column of the queue is missing. None: it is another error."""
+    cause: BaseException | None = error
+    while isinstance(cause, Error):  # `db.statements` adds an error of its own
+        cause = cause.__cause__
+    if not isinstance(cause, UndefinedTable | UndefinedColumn):
+        return None
+    alias = options.get("database")
+    migrate = f"manage.py migrate{f' --database={alias}' if alias else ''}"
+    text = visible(message_without_detail(cause).partition("\n")[0])
+    return f"The database lacks migrations of this package: run `{migrate}`. The server says: {text}."
+
+
+def _all_subcommands() -> list[Subcommand]:
+    return [*SUBCOMMANDS, *_subcommands_of_apps()]
 
 
 def _subcommands_of_apps() -> list[Subcommand]:

@@ -19,6 +19,7 @@ from django.db import connections
 
 from django_pgqueue import __version__, log, middleware
 from django_pgqueue.db.queue_databases import distinct, served_aliases
+from django_pgqueue.ground.plurals import counted
 from django_pgqueue.ground.posix import CAN_FORK
 from django_pgqueue.ground.readings import Reading
 from django_pgqueue.management import autoreload
@@ -178,9 +179,12 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
 
 
 def print_job_lines(arguments: dict[str, Any], stdout: OutputWrapper) -> None:
-    """Switch on the log lines of jobs, and with `-v 2` the printed ones. Nothing before this point may need them."""
+    """Switch on the log lines of jobs, and the printed ones. Nothing before this point may need them.
+
+    On a terminal, somebody looks on, so lines are printed by default. Elsewhere `-v 2` switches them on.
+    """
     verbosity = arguments["verbosity"]
-    output = cast("TextIO", stdout) if verbosity >= 2 else None
+    output = cast("TextIO", stdout) if verbosity >= 2 or (verbosity and is_terminal(stdout)) else None
     log.enable(output, starts=verbosity >= 3, coloured=is_coloured(stdout, arguments))
 
 
@@ -195,8 +199,7 @@ def banner(options: Options, metrics_port: int | None = None, aliases: Sequence[
     """Return a line that describes the worker that is starting. `aliases` are its databases, if there are several."""
     names = options.served.texts()
     queues = f"{'queues' if len(names) > 1 else 'queue'} {', '.join(names)}" if names else "all queues"
-    processes = "1 process" if options.processes == 1 else f"{options.processes} processes"
-    jobs = "1 job" if options.concurrency == 1 else f"{options.concurrency} jobs"
+    processes, jobs = counted(options.processes, "process", "processes"), counted(options.concurrency)
     databases = f"database {options.database!r},"
     if len(aliases) > 1:
         databases = f"databases {', '.join(map(repr, aliases))}, each with"
@@ -204,7 +207,8 @@ def banner(options: Options, metrics_port: int | None = None, aliases: Sequence[
     release = f"release {options.release!r}, " if options.release else ""
     return (
         f"django_pgqueue {__version__}, worker with pid {os.getpid()}: {release}{databases} {queues}, "
-        f"{processes} x {jobs}, {len(registry.all_tasks())} tasks known{metrics}. Press Ctrl-C or send SIGTERM to stop."
+        f"{processes} x {jobs}, {counted(len(registry.all_tasks()), 'task')} known{metrics}. "
+        "Press Ctrl-C or send SIGTERM to stop."
     )
 
 
@@ -272,7 +276,10 @@ def seconds(text: str) -> float:
 class Command(BaseCommand):
     """Run a worker."""
 
-    help = "Run the jobs of this project until Ctrl-C or SIGTERM. With -v 2, print one line for each job that ends."
+    help = (
+        "Run the jobs of this project until Ctrl-C or SIGTERM. On a terminal, and with -v 2, print one line for each "
+        "job that ends."
+    )
     requires_migrations_checks = False  # the worker itself waits for missing migrations and logs that it does
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+from collections.abc import Collection
 from contextlib import closing
 from datetime import timedelta
 from typing import Final
@@ -16,15 +17,19 @@ from typing import Final
 from django.core.management.base import CommandError
 from django.db import connections
 
+from django_pgqueue.acts import CANCEL
+from django_pgqueue.acts.job_changes import ActAudit
 from django_pgqueue.control.queues import pause_named
 from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.display import in_line
+from django_pgqueue.ends import job_operations
 from django_pgqueue.ground.identity import Identity
+from django_pgqueue.job_search import Filters
 from django_pgqueue.lifecycle import batches as lifecycle_batches
 from django_pgqueue.lifecycle import installations, sagas, stored_calls
 from django_pgqueue.lifecycle.installations import Adopted
-from django_pgqueue.models import Job, JobBatch, JobStep, Schedule, Worker
-from django_pgqueue.models.operations_link import database_now
+from django_pgqueue.models import BATCH_SIZE, Job, JobBatch, JobQuerySet, JobStep, Schedule, Worker
+from django_pgqueue.models.operations_link import JobsToChange, database_now
 from django_pgqueue.options.validation import NAME
 from django_pgqueue.schedules import run_and_resume
 from django_pgqueue.settings.conf import get_settings
@@ -32,10 +37,12 @@ from django_pgqueue.states import Pausable, State
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.runtime.clone_guard import description
 
-from .output import Output
+from .consent import add_consent, ask, progress
+from .filter_options import described
+from .output import Output, counted
 from .subcommand import Options, Subcommand, UsageError, add_database, database_alias, user_name
 
-REASON = "paused by pgqueue adopt"
+REASON: Final = "paused by pgqueue adopt"
 UNFINISHED: Final = [State.READY.value, State.WAITING.value, State.RUNNING.value]
 
 
@@ -52,7 +59,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--environment", metavar="NAME", help="The environment to record. Default: PGQUEUE['ENVIRONMENT']."
     )
     parser.add_argument("--force", action="store_true", help="Adopt although workers seem to work on this database.")
-    parser.add_argument("--dry-run", action="store_true", help="Print what the database contains, and change nothing.")
+    add_consent(parser)
     add_database(parser)
 
 
@@ -68,6 +75,8 @@ def _run(options: Options, out: Output) -> None:
             out.write("Nothing was changed, because of --dry-run.")
         else:
             _refuse_live_database(alias, force=options["force"])
+            if options["cancel_waiting"] and (count := _unfinished(alias).count()):
+                ask(f"Cancel {counted(count)}?", options)
             _adopt(connection, own, options, out)
 
 
@@ -117,9 +126,10 @@ def _refuse_live_database(alias: str, *, force: bool) -> None:
     """Raise `CommandError` if workers seem to work on the database: it may be the other installation's own."""
     if not force and (alive := _workers_alive(alias)):
         raise CommandError(
-            f"{alive:,} workers have sent a heartbeat to the database {alias!r} in the last "
-            f"{2 * get_settings().LEASE:g} s. Nothing was changed. If it is a copy that was just made, repeat the "
-            f"command later or with --force. Otherwise check DATABASES: this is the database of another installation."
+            f"{counted(alive, 'worker')} {'has' if alive == 1 else 'have'} sent a heartbeat to the database {alias!r} "
+            f"in the last {2 * get_settings().LEASE:g} s. Nothing was changed. If it is a copy that was just made, "
+            "repeat the command later or with --force. Otherwise check DATABASES: this is the database of another "
+            "installation."
         )
 
 
@@ -127,11 +137,11 @@ def _adopt(connection: EngineConnection, own: Identity, options: Options, out: O
     by = f"{user_name() or 'unknown'} on {socket.gethostname()}"[:150]
     if options["cancel_waiting"]:
         _forget_calls(connection, out)  # first, because the ends of the cancelled jobs would enqueue them
-        out.write(f"Cancelled {_cancel_jobs(connection.alias):,} jobs.")
+        out.write(f"Cancelled {counted(_cancel_jobs(connection.alias, by, out))}.")
     if options["pause"]:
         out.write(f"Paused the queues {in_line(', '.join(_pause_queues(connection, by)))}.")
     if options["cancel_waiting"] or options["pause"]:
-        out.write(f"Paused {_pause_schedules(connection.alias, by):,} schedules.")
+        out.write(f"Paused {counted(_pause_schedules(connection.alias, by), 'schedule')}.")
     installations.adopt(connection, own, by)
     out.write(
         f"Adopted the database {connection.alias!r} for the environment {own.environment!r}. "
@@ -147,13 +157,37 @@ def _forget_calls(connection: EngineConnection, out: Output) -> None:
     if stored_calls.queues_of_calls(connection):
         callbacks = lifecycle_batches.forget_callbacks(connection)
         compensations = sagas.forget_compensations(connection)
-        out.write(f"Removed {callbacks:,} callbacks of batches and {compensations:,} compensations of steps.")
+        removed = f"{counted(callbacks, 'callback')} of batches and {counted(compensations, 'compensation')} of steps"
+        out.write(f"Removed {removed}.")
 
 
-def _cancel_jobs(alias: str) -> int:
-    """Cancel all waiting jobs, and request the cancellation of running ones, whose rescue then ends them."""
-    unfinished = Job.objects.using(alias).filter(state__in=UNFINISHED)
-    return unfinished.cancel()
+def _unfinished(alias: str) -> JobQuerySet:
+    return Job.objects.using(alias).filter(state__in=UNFINISHED)
+
+
+def _cancel_jobs(alias: str, by: str, out: Output) -> int:
+    """Cancel all waiting jobs, and request the cancellation of running ones, whose rescue then ends them.
+
+    Each batch adds its jobs to one entry of the audit.
+    """
+    connection, jobs = connections[alias], _unfinished(alias).order_by("pk")
+    total, cancelled, last_id = jobs.count(), 0, 0
+    audit = ActAudit(
+        connection, CANCEL.name, described(Filters(alias, tuple(UNFINISHED))), done_by=by, reason="pgqueue adopt"
+    )
+    show = progress(out, total)
+
+    def record(changed: Collection[int]) -> None:
+        nonlocal cancelled
+        audit.record(sorted(changed))
+        cancelled += len(changed)
+
+    while batch := dict(jobs.filter(pk__gt=last_id).values_list("pk", "task_name")[:BATCH_SIZE]):
+        last_id = max(batch)
+        job_operations.cancel(JobsToChange(connection, batch, record=record))
+        show(cancelled)
+    audit.end()
+    return cancelled
 
 
 def _pause_queues(connection: EngineConnection, by: str) -> list[str]:
@@ -163,7 +197,7 @@ def _pause_queues(connection: EngineConnection, by: str) -> list[str]:
     A queue that appears later has only jobs that this installation has enqueued.
     """
     alias = connection.alias
-    unfinished = Job.objects.using(alias).filter(state__in=UNFINISHED)
+    unfinished = _unfinished(alias)
     names = set(unfinished.values_list("queue_name", flat=True).distinct())
     names.update(stored_calls.queues_of_calls(connection))
     names.update(Schedule.objects.using(alias).values_list("queue_name", flat=True))

@@ -24,6 +24,7 @@ from django_pgqueue.job_search import Filters, find
 from django_pgqueue.options.task_options import OPTIONS
 from django_pgqueue.states import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WAITING_WORDS, Seen, State
 
+from .consent import add_consent, ask
 from .filter_options import add_filters, described, filters_of
 from .filter_options import given_filters as given
 from .job_rows import SeenJob, read_seen
@@ -36,7 +37,6 @@ from .subcommand import (
     Subcommand,
     UsageError,
     add_database,
-    confirm,
     database_alias,
     has_terminal,
     user_name,
@@ -83,8 +83,7 @@ def add_change_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--rate", type=float, metavar="N", help="Jobs per second at most. Default: no limit.")
     parser.add_argument("--reason", default="", metavar="TEXT", help="Text for the audit.")
-    parser.add_argument("--dry-run", action="store_true", help="Print how many jobs, and some of them. Change none.")
-    parser.add_argument("--yes", action="store_true", help="Do not ask.")
+    add_consent(parser)
     add_database(parser)
 
 
@@ -137,10 +136,8 @@ def run_action(
         raise CommandError("Nothing was changed.")
     if options["dry_run"] or not changing:
         return
-    if not options["yes"] and not (filters.ids and not has_terminal()):
-        question = f"{action.name.capitalize()} {counted(len(changing))}?"
-        refusal = "Pass --yes, because there is no terminal to ask on. --dry-run shows the jobs."
-        confirm(question, refusal, "Nothing was changed.")
+    if not (filters.ids and not has_terminal()):
+        ask(f"{action.name.capitalize()} {counted(len(changing))}?", options)
     chosen = {**described(filters), **_details(options, len(left_out))}
     notes = {"total": len(changing), "reason": options["reason"], "rate": options["rate"]}
     stops = after_batch is not None

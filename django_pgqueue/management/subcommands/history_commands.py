@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 
 from django.core.management.base import CommandError
@@ -15,13 +17,14 @@ from django.db import connections
 
 from django_pgqueue import history
 from django_pgqueue.db.engine_connection import connect
-from django_pgqueue.display import in_line
 from django_pgqueue.history.finished_pages import Choice, finished_states, names_of_queues, names_of_tasks
+from django_pgqueue.models import Job
 from django_pgqueue.states import FINISHED
 from django_pgqueue.worker.maintenance.pruner import Pruner, kinds
 
+from .consent import JobPreview, add_consent, is_agreed, progress
 from .filter_options import search_key
-from .output import Output
+from .output import Output, counted
 from .subcommand import (
     ExitCode,
     NotFound,
@@ -29,7 +32,6 @@ from .subcommand import (
     Subcommand,
     acting,
     add_database,
-    confirm,
     database_alias,
     user_name,
 )
@@ -43,7 +45,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", metavar="NAME", action="append", default=[], help="Only jobs of this task.")
     parser.add_argument("--queue", metavar="NAME", action="append", default=[], help="Only jobs of this queue.")
     parser.add_argument("--rate", metavar="N", type=float, help="Jobs per second at most. Default: no limit.")
-    parser.add_argument("--dry-run", action="store_true", help="Print the number of jobs, and change none.")
+    add_consent(parser)
     add_database(parser)
 
 
@@ -58,6 +60,7 @@ def _add_archive(parser: argparse.ArgumentParser) -> None:
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument("--table", action="store_true", help="Move the jobs to the table pgqueue_archived_job.")
     target.add_argument("--file", metavar="PATH", help="Append the jobs to this file: JSON lines, compressed by gzip.")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="Reason, stored in the audit.")
     _add_filters(parser)
 
 
@@ -76,7 +79,6 @@ def _add_erase(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--errors", action="store_true", help="Erase error messages and tracebacks.")
     parser.add_argument("--logs", action="store_true", help="Erase the kept log lines.")
     parser.add_argument("--reason", metavar="TEXT", default="", help="Reason, stored in the audit.")
-    parser.add_argument("--yes", action="store_true", help="Do not ask for confirmation.")
     _add_filters(parser)
 
 
@@ -86,11 +88,16 @@ def _archive(options: Options, out: Output) -> None:
     alias = database_alias(options)
     for warning in _pruned_before(older_than, states):
         out.stderr.write(f"Warning: {warning}")
-    if options["dry_run"]:
-        count = _count(options, alias, states, older_than_seconds=older_than.total_seconds())
-        out.write(f"{count:,} jobs would be archived.")
+    preview = _preview(_pages_to_archive(options, alias, states, older_than.total_seconds()), alias)
+    has_file = options["file"] and Path(options["file"]).exists()  # it may have jobs of an interrupted run
+    if not is_agreed(preview, "archive", options, out, changes_more=bool(has_file)):
         return
-    done = deque([0], maxlen=1)
+    done, show = deque([0], maxlen=1), progress(out, preview.count, is_exact=preview.is_exact)
+
+    def on_batch(count: int) -> None:
+        done.append(count)
+        show(count)
+
     try:
         archived = history.archive(
             older_than=older_than,
@@ -100,24 +107,27 @@ def _archive(options: Options, out: Output) -> None:
             queues=options["queue"],
             rate=options["rate"],
             database=alias,
-            on_batch=done.append,
+            on_batch=on_batch,
+            by=user_name(),
+            reason=options["reason"],
         )
     except KeyboardInterrupt:
-        raise CommandError(
-            f"Stopped. {done[-1]:,} jobs are archived. Run the command again to archive the rest."
-        ) from None
+        raise CommandError(f"Stopped after {counted(done[-1])}. Run the command again to archive the rest.") from None
     if archived.resumed:
-        out.write(f"Removed {archived.resumed:,} jobs that an interrupted run has written to {options['file']}.")
-    out.write(f"Archived {archived.archived:,} jobs in {options['file'] or 'pgqueue_archived_job'}.")
+        out.write(f"Removed {counted(archived.resumed)} that an interrupted run has written to {options['file']}.")
+    out.write(f"Archived {counted(archived.archived)} in {options['file'] or 'pgqueue_archived_job'}.")
     _write_left(archived, out)
 
 
 def _write_left(result: history.Archived | history.Erased, out: Output) -> None:
     """Print how many jobs were left, and why."""
     if result.needed:
-        out.write(f"{result.needed:,} jobs stay as they are, because unfinished work needs them.")
+        verb, them = ("stays", "it") if result.needed == 1 else ("stay", "them")
+        out.write(f"Unchanged: {counted(result.needed)} {verb}, because unfinished work needs {them}.")
     if left := result.left - result.needed:
-        out.write(f"{left:,} jobs were locked or have changed: run the command again.")
+        out.write(
+            f"Left {counted(left)} that {'was' if left == 1 else 'were'} locked or changed: run the command again."
+        )
 
 
 def _pruned_before(older_than: timedelta, states: Any) -> Iterator[str]:
@@ -131,14 +141,23 @@ def _pruned_before(older_than: timedelta, states: Any) -> Iterator[str]:
             )
 
 
-def _count(options: Options, alias: str, states: Any, **bounds: Any) -> int:
+def _pages_to_archive(
+    options: Options, alias: str, states: Any, older_than_seconds: float
+) -> Iterator[Collection[int]]:
     choice = Choice(
         states=finished_states(states),
         task_names=names_of_tasks(options["task"]),
         queue_names=names_of_queues(options["queue"]),
-        **bounds,
+        older_than_seconds=older_than_seconds,
     )
-    return sum(len(page) for page in choice.pages(connections[alias], PAGE))
+    return choice.pages(connections[alias], PAGE)
+
+
+def _preview(pages: Iterable[Collection[int]], alias: str) -> JobPreview:
+    """Return the preview of the jobs in these pages. It reads no page after `MOST_COUNTED` jobs."""
+    jobs = Job.objects.using(alias).order_by()
+    names = (jobs.filter(pk__in=list(page)).values_list("task_name", flat=True) for page in pages)
+    return JobPreview.of_tasks(chain.from_iterable(names))
 
 
 def _erase(options: Options, out: Output) -> None:
@@ -153,13 +172,10 @@ def _erase(options: Options, out: Output) -> None:
         "jobs": options["job"],
         "search": search_key(options["search"]),
     }
-    if options["dry_run"]:
-        count = history.count_erasable(**filters, database=alias)
-        out.write(f"The {', '.join(chosen)} of {count:,} jobs would be erased.")
+    preview = _preview(history.erasable_pages(**filters, database=alias), alias)
+    change = f"erase the {', '.join(chosen)} of"
+    if not is_agreed(preview, change, options, out, changes_more=True):  # callbacks of batches too
         return
-    if not options["yes"]:
-        question = f"Erase the {', '.join(chosen)} of these jobs? This cannot be undone."
-        confirm(question, "Pass --yes to erase without a question.", "Nothing was erased.")
     try:
         erased = history.erase(
             **filters | {kind: kind in chosen for kind in VALUES},
@@ -167,12 +183,13 @@ def _erase(options: Options, out: Output) -> None:
             by=user_name(),
             reason=options["reason"],
             database=alias,
+            on_batch=progress(out, preview.count, is_exact=preview.is_exact),
         )
     except KeyboardInterrupt:
         raise CommandError(
             "Stopped. The newest entry of pgqueue_audit has the number of jobs. Run the command again for the rest."
         ) from None
-    out.write(f"Erased the {', '.join(chosen)} of {erased.erased:,} jobs. Audit entry {erased.audit_id}.")
+    out.write(f"Erased the {', '.join(chosen)} of {counted(erased.erased)}. Audit entry {erased.audit_id}.")
     if erased.missing:
         raise NotFound(f"These jobs do not exist: {', '.join(map(str, erased.missing))}.")
     if erased.unfinished:
@@ -192,20 +209,26 @@ ERASE = Subcommand(
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_database(parser)
-    parser.add_argument("--dry-run", action="store_true", help="Print what would be deleted, and delete nothing.")
+    add_consent(parser)
 
 
 def _run(options: Options, out: Output) -> None:
     with closing(connect(database_alias(options), "prune")) as connection:
-        if not options["dry_run"]:
-            deleted = Pruner().prune(connection)
-            out.write(f"Deleted {deleted:,} finished jobs.")
         found = Pruner().count(connection)
-        if options["dry_run"]:
-            for (task_name, state), (count, _) in found.items():
-                out.write(f"{count:>10,}  {state:<10} {in_line(task_name or 'all other tasks')}")
+        preview = JobPreview(
+            {
+                f"{state:<10} {task_name or 'all other tasks'}": each.removable
+                for (task_name, state), each in found.items()
+            }
+        )
+        if is_agreed(preview, "delete", options, out):
+            show = progress(out, preview.count)
+            pruner = Pruner(lambda: show(pruner.removed))
+            out.write(f"Deleted {counted(pruner.prune(connection), 'finished job')}.")
+            found = Pruner().count(connection)
         if kept := sum(each.kept for each in found.values()):
-            out.write(f"{kept:,} jobs past their retention stay, because unfinished work needs them.")
+            verb, them = ("stays", "it") if kept == 1 else ("stay", "them")
+            out.write(f"{counted(kept)} past the retention {verb}, because unfinished work needs {them}.")
 
 
 PRUNE = Subcommand("prune", "Delete finished jobs whose retention has ended.", _add_arguments, _run)

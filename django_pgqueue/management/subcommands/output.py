@@ -19,6 +19,7 @@ from typing import Any, Final
 from django.core.management.base import OutputWrapper
 
 from django_pgqueue.display import full_date, in_line
+from django_pgqueue.ground.plurals import counted as counted
 
 GAP: Final = "  "
 NARROWEST: Final = 12
@@ -195,8 +196,3 @@ def _in_colour(text: str, colour: str | None) -> str:
 def date_of(at: datetime | None) -> str:
     """Return the date and the time to the second, in the current time zone; "" for None."""
     return "" if at is None else full_date(at)
-
-
-def counted(count: int, noun: str = "job") -> str:
-    """Return a count with its noun, such as "1 job" or "3,743 jobs"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -23,6 +23,7 @@ from django_pgqueue.models import BATCH_SIZE
 from django_pgqueue.states import ActOutcome
 from django_pgqueue.tasks.registry import in_words
 
+from .consent import progress
 from .output import Output, counted
 from .subcommand import user_name
 
@@ -99,6 +100,7 @@ def change_all(
     """
     began, count = time.monotonic(), len(changes.ids)
     size = BATCH_SIZE if rate is None else max(1, int(min(BATCH_SIZE, rate)))
+    show = progress(out, count)
     audit.begin()
     try:
         with Interruption() as interruption:
@@ -107,7 +109,7 @@ def change_all(
                 interruption.sleep_until(began if rate is None else began + start / rate)
                 changed = next(batches)
                 _log(changes.act.name, changed)
-                _show_progress(out, min(start + size, count), count)
+                show(min(start + size, count))
                 after_batch(list(changed))
                 if audit.is_stop_asked:
                     raise Stop("Stopped in the admin")
@@ -129,9 +131,3 @@ def _log(action: str, names: Mapping[int, str]) -> None:
     for job_id, name in names.items():
         extra = {"job_id": job_id, "task": name, "action": action, "user": user}
         logger.info("job %s (%s): %s by %s", job_id, in_words(name), action, user or "an unknown user", extra=extra)
-
-
-def _show_progress(out: Output, done: int, total: int) -> None:
-    if out.stdout.isatty() and total > BATCH_SIZE:
-        out.stdout.write(f"\r{done:,} of {total:,}", ending="\r" if done < total else "\r\x1b[K")
-        out.stdout.flush()

@@ -13,7 +13,8 @@ from django.core.management.base import CommandError
 
 from django_pgqueue import control
 
-from .output import Output
+from .consent import MOST_COUNTED, JobPreview, add_consent, is_agreed, progress
+from .output import Output, counted
 from .subcommand import Options, Subcommand, UsageError, acting, add_database, database_alias, user_name
 from .times import duration_of, time_of
 
@@ -56,7 +57,7 @@ def _add_drain(parser: ArgumentParser) -> None:
 def _add_clear(parser: ArgumentParser) -> None:
     _add_target(parser)
     _add_reason(parser)
-    parser.add_argument("--dry-run", action="store_true", help="Print the number of jobs, and cancel none.")
+    add_consent(parser)
 
 
 def _target(options: Options) -> Target:
@@ -70,7 +71,8 @@ def _target(options: Options) -> Target:
 def _pause(options: Options, out: Output) -> str:
     target = _target(options)
     control.pause(**target, until=end_of(options["until"]), reason=options["reason"], by=user_name())
-    return f"Paused. {control.waiting(**target).count():,} jobs are waiting."
+    waiting = control.waiting(**target).count()
+    return f"Paused. {counted(waiting)} {'is' if waiting == 1 else 'are'} waiting."
 
 
 def _resume(options: Options, out: Output) -> str:
@@ -82,15 +84,22 @@ def _drain(options: Options, out: Output) -> str:
     timeout = options["timeout"] and duration_of("--timeout", options["timeout"])
     reason = options["reason"] or "drained"
     if running := control.drain(**_target(options), timeout=timeout, reason=reason, by=user_name()):
-        raise CommandError(f"Paused, but {running:,} jobs are still running. Repeat the command to wait longer.")
+        verb = "is" if running == 1 else "are"
+        raise CommandError(f"Paused, but {counted(running)} {verb} still running. Repeat the command to wait longer.")
     return "Paused, and no job of it is running."
 
 
-def _clear(options: Options, out: Output) -> str:
+def _clear(options: Options, out: Output) -> str | None:
     target = _target(options)
-    if options["dry_run"]:
-        return f"{control.waiting(**target).count():,} jobs would be cancelled."
-    return f"Cancelled {control.clear(**target, reason=options['reason'], by=user_name()):,} jobs."
+    task_names = control.waiting(**target).order_by().values_list("task_name", flat=True)[: MOST_COUNTED + 1]
+    preview = JobPreview.of_tasks(task_names)
+    if not preview.count and not options["dry_run"]:
+        control.clear(**target)  # it checks the name
+    if not is_agreed(preview, "cancel", options, out):
+        return None
+    show = progress(out, preview.count, is_exact=preview.is_exact)
+    cancelled = control.clear(**target, reason=options["reason"], by=user_name(), on_batch=show)
+    return f"Cancelled {counted(cancelled)}."
 
 
 def end_of(text: str | None) -> timedelta | datetime | None:

@@ -10,11 +10,12 @@ import getpass
 import sys
 import warnings
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS, connections, router
@@ -77,8 +78,13 @@ class Subcommand:
 
 
 def add_subcommands(parser: ArgumentParser, subcommands: Iterable[Subcommand], metavar: str = "COMMAND") -> None:
-    """Add subcommands to a parser. Afterwards, the options `run` and `runs_tasks` are those of the one typed."""
-    parsers = parser.add_subparsers(metavar=metavar, required=True)
+    """Add subcommands to a parser. Afterwards, the options `run` and `runs_tasks` are those of the one typed.
+
+    Without a subcommand, `run` lists them and fails. The error of argparse would name none of them.
+    """
+    subcommands = list(subcommands)
+    parser.set_defaults(run=partial(_list_subcommands, parser.prog, subcommands), runs_tasks=False)
+    parsers = parser.add_subparsers(metavar=metavar, required=False)
     for subcommand in subcommands:
         added = parsers.add_parser(subcommand.name, help=subcommand.help, description=subcommand.help)
         if subcommand.actions:
@@ -86,6 +92,12 @@ def add_subcommands(parser: ArgumentParser, subcommands: Iterable[Subcommand], m
         else:
             subcommand.add_arguments(added)
             added.set_defaults(run=subcommand.run, runs_tasks=subcommand.runs_tasks)
+
+
+def _list_subcommands(prog: str, subcommands: Sequence[Subcommand], options: Options, out: Output) -> NoReturn:
+    width = max(len(subcommand.name) for subcommand in subcommands)
+    lines = [f"  {subcommand.name:<{width}}  {subcommand.help}" for subcommand in subcommands]
+    raise UsageError("\n".join([f"Pass one of these commands to `{prog}`:", *lines]))
 
 
 def add_database(parser: ArgumentParser, help: str = "Database of the jobs.") -> None:  # noqa: A002 -- argparse's word

@@ -15,7 +15,7 @@ from django_pgqueue.stats.graphs.figures import NODES_READ, WorkflowGraph, workf
 from django_pgqueue.stats.graphs.groups import NodeGroup, grouped, layers_of
 
 from .batch_command import BLOCKED
-from .output import Output
+from .output import Output, counted
 from .subcommand import NotFound, Options, Subcommand, add_reading, database_alias
 
 MOST_ALIKE: Final = 5
@@ -49,7 +49,8 @@ def _show(options: Options, out: Output) -> None:
         return
     heading = in_line(f"Workflow {batch_id}: {batch.record.description}".rstrip(": "))
     figures = ", ".join(f"{getattr(counts, state)} {state}" for state in ORDER if getattr(counts, state).value)
-    out.write(f"{heading}, {progress.finished:,} of {progress.total:,} jobs have ended: {figures}")
+    ended = f"{counted(progress.total)} {'has' if progress.total == 1 else 'have'} ended"
+    out.write(f"{heading}, {progress.finished:,} of {ended}: {figures}")
     if counts.is_blocked:
         out.write(BLOCKED)
     if graph.is_cut:
@@ -91,7 +92,7 @@ def _lines(graph: WorkflowGraph) -> Iterator[str]:
             yield f"Layer {layer + 1}"
         yield f"  {in_line(_line(group, needs))}"
     if len(groups) > LINES:
-        yield f"{len(groups) - LINES:,} more lines are not printed: --json prints all jobs."
+        yield f"Not printed: {counted(len(groups) - LINES, 'more line')}. --json prints all jobs."
 
 
 def _line(group: NodeGroup, needs: dict[int, list[int]]) -> str:

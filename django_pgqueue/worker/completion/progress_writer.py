@@ -24,6 +24,7 @@ from django_pgqueue.db.errors import TRANSIENT, message_without_detail
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.job_log import HALF_LINES, LogBuffer, RecordedLine
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.plurals import counted
 from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import completions, logs, refused_rows
 from django_pgqueue.lifecycle.logs import KeptLog
@@ -112,7 +113,7 @@ def _write_progress(connection: Connection, rows: Sequence[Noted]) -> dict[int, 
 
 def _log_refused_progress(count: int, reason: str) -> None:
     extra = event("progress_refused", count=count)
-    logger.warning("the progress of %d jobs cannot be written: %s", count, reason, extra=extra)
+    logger.warning("the progress of %s cannot be written: %s", counted(count), reason, extra=extra)
 
 
 def _lines_row(key: ExecutionKey, buffer: LogBuffer) -> KeptLog:
@@ -121,7 +122,7 @@ def _lines_row(key: ExecutionKey, buffer: LogBuffer) -> KeptLog:
 
 def _log_refused_lines(count: int, reason: str) -> None:
     extra = event("log_lines_refused", count=count)
-    logger.warning("the log lines of %d jobs cannot be written: %s", count, reason, extra=extra)
+    logger.warning("the log lines of %s cannot be written: %s", counted(count), reason, extra=extra)
 
 
 class Notes:

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from django_pgqueue.ground import log_events
+from django_pgqueue.ground.plurals import counted
 from django_pgqueue.signals import WorkerSignal
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.job_events import log_failure
@@ -41,7 +42,7 @@ ANSWER_SECONDS: Final = 10.0
 """The time in which the application's functions must return the options of a schedule's job."""
 ABANDONED_LIMIT: Final = 3
 """Maximum number of threads that hang in one receiver."""
-SKIPPED: Final = "%d calls of receivers were left out, because %d earlier calls of each of them have not returned"
+SKIPPED: Final = "left out %s of receivers, because %d earlier calls of each of them have not returned"
 QUICK_SECONDS: Final = 0.002
 """Receivers that take less than this on average may slow down the claims; then their events are not dropped."""
 HANGS_SECONDS: Final = 0.1
@@ -132,14 +133,15 @@ class CallbackRunner:
         if self.dropped > self._dropped_logged:
             count, self._dropped_logged = self.dropped - self._dropped_logged, self.dropped
             logger.error(
-                "%d signals were not sent because the receivers are too slow; %d signals wait",
-                count,
+                "the receivers are too slow: did not send %s, %d more wait",
+                counted(count, "signal"),
                 len(self._events),
                 extra=log_events.event("signals_dropped", count=count),
             )
         if (count := self._skipped) > 0:
             self._skipped -= count
-            logger.error(SKIPPED, count, ABANDONED_LIMIT, extra=log_events.event("signals_dropped", count=count))
+            extra = log_events.event("signals_dropped", count=count)
+            logger.error(SKIPPED, counted(count, "call"), ABANDONED_LIMIT, extra=extra)
         self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
         thread = self._thread
         if thread is None or (thread.is_alive() and thread.busy_seconds <= CALLBACK_SECONDS):
@@ -156,7 +158,7 @@ class CallbackRunner:
         """Wait as `wait_until_called()` does, at the end of the process, and log how many events are left."""
         if not self.wait_until_called(seconds, is_interrupted):
             extra = log_events.event("signals_dropped", count=len(self._events))
-            logger.error("%d signals were not sent because the process is ending", len(self._events), extra=extra)
+            logger.error("the process is ending: did not send %s", counted(len(self._events), "signal"), extra=extra)
 
     def wait_until_called(self, seconds: float, is_interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Wait until no event is left, `is_interrupted()` returns True, or `seconds` have passed.

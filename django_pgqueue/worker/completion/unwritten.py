@@ -21,6 +21,7 @@ from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.declared.retry import DEFAULT_BACKOFF
 from django_pgqueue.ground.endings import NOT_COUNTED, SUCCESSES, Ending
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.plurals import counted
 from django_pgqueue.lifecycle import refused_rows
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.execution.error_text import MAX_ERROR_CHARACTERS, class_path, storable
@@ -264,8 +265,8 @@ class UnwrittenReports:
         self._logged_at = time.monotonic()
         job_ids = ", ".join(str(entry.row.claimed.job_id) for entry in refused[:10])
         logger.error(
-            "the results of %d jobs are refused by the database and are retried (jobs %s): %s",
-            len(self._waiting),
+            "the database refuses the results of %s, which are retried (jobs %s): %s",
+            counted(len(self._waiting)),
             job_ids,
             message_without_detail(refused[0].error),
             extra=event("results_refused", count=len(self._waiting)),

@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.plurals import counted
 from django_pgqueue.log import add_job
 
 LOGGERS: Final = ("django_pgqueue.worker", "django_pgqueue.jobs", "django_pgqueue.db", "psycopg", "asyncio")
@@ -124,8 +125,10 @@ def call_handlers(record: logging.LogRecord) -> None:
 
 def dropped_record(count: int) -> logging.LogRecord:
     """Return the log record that reports how many others were dropped."""
-    message = "%d log records were dropped because the log handlers did not keep up"
-    record = logging.LogRecord("django_pgqueue.worker", logging.WARNING, __file__, 0, message, (count,), None)
+    message = "the log handlers did not keep up: dropped %s"
+    record = logging.LogRecord(
+        "django_pgqueue.worker", logging.WARNING, __file__, 0, message, (counted(count, "log record"),), None
+    )
     vars(record).update(event("log_records_dropped", count=count))
     return record
 
@@ -157,8 +160,11 @@ def shorten(record: logging.LogRecord) -> None:
     message = record.getMessage()
     if len(message) > MESSAGE_CHARACTERS:
         record.msg, record.args = _cut(message, MESSAGE_CHARACTERS), None
+    if record.exc_text:  # an isolated job has only the text
+        record.exc_text = _cut(record.exc_text, TRACEBACK_CHARACTERS)
+        return
     exception = record.exc_info[1] if record.exc_info else None
-    if exception is None or record.exc_text:
+    if exception is None:
         return
     # Formatting the traceback to measure it would take 100 µs for each failed attempt.
     if sum(len(str(each)) for each in _chain(exception)) > MESSAGE_CHARACTERS:

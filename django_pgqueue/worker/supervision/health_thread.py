@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.plurals import are, counted
 from django_pgqueue.worker.runtime.health_report import HealthReport, Judgement
 from django_pgqueue.worker.runtime.outages import outage_log
 
@@ -78,7 +79,7 @@ class SystemdNotifier:
         if "STOPPING=1" not in self._sent and judgement.status == "stopping":
             lines.append("STOPPING=1")
         self._sent.update(lines)
-        status = "; ".join(judgement.reasons) or f"{len(self.report.living())} processes are ready"
+        status = "; ".join(judgement.reasons) or _in_words(len(self.report.living()))
         if judgement.status != self._status:
             self._status = judgement.status
             lines.append(f"STATUS={judgement.status}: {status}")
@@ -222,3 +223,7 @@ def health_thread(file: HealthFile, report: HealthReport) -> HealthThread:
     steps = [file.write_if_alive] if file.path is not None else []
     steps += [systemd.notify] if systemd.is_wanted else []
     return HealthThread(steps, report, systemd.interval_seconds)
+
+
+def _in_words(living: int) -> str:
+    return f"{counted(living, 'process', 'processes')} {are(living)} ready"

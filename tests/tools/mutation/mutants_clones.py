@@ -65,8 +65,8 @@ CLONES = [
         ),
         Mutant(
             "adopt does not cancel running jobs",
-            "return unfinished.cancel()",
-            "return unfinished.cancel(running=False)",
+            "JobsToChange(connection, batch, record=record))",
+            "JobsToChange(connection, batch, record=record), running=False)",
             inside="_cancel_jobs",
         ),
         Mutant("adopt ignores live workers", "if not force and", "if False and", inside="_refuse_live_database"),

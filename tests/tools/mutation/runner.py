@@ -61,6 +61,7 @@ from tests.tools.mutation.mutants_limit_stats import LIMIT_STATS
 from tests.tools.mutation.mutants_limits import CLAIMS_OF_LIMITS
 from tests.tools.mutation.mutants_liveness import LIVENESS
 from tests.tools.mutation.mutants_many_lanes import FROM_CURSORS, MANY_LANES
+from tests.tools.mutation.mutants_messages import MESSAGES
 from tests.tools.mutation.mutants_operators import OPERATORS
 from tests.tools.mutation.mutants_plans import PLANS
 from tests.tools.mutation.mutants_privacy import PRIVACY
@@ -423,6 +424,7 @@ MUTANTS = [
     *HISTORIES,
     *SEEN,
     *ACKNOWLEDGE,
+    *MESSAGES,
     *TIMES,
     *CALL_LIMITS,
     *BREAKERS,
