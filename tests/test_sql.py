@@ -247,7 +247,7 @@ def call_everything(engine, job_in):
         claims.claim(engine, helpers.lanes_from_start(*lanes), **options)
     helpers.claim_all(engine)
     claims.claim_one(engine, 1_000_000, worker_id=1, lease_seconds=60.0)
-    leases.extend_executions(engine, [helpers.key_of(engine, 1)], lease_seconds=60.0)
+    leases.extend_executions(engine, {helpers.key_of(engine, 1): 60.0})
     leases.cancel_requests(engine, [1])
     leases.open_executions(engine, 1)
     completions.note_progress(engine, [Noted(helpers.key_of(engine, 1), Progress(1.0), 0.0)])

@@ -146,7 +146,7 @@ def run_schedule(engine, specimen):
 
 
 def extend(engine, specimen):
-    return leases.extend_executions(engine, [specimen.key], lease_seconds=600)[specimen.execution_id]
+    return leases.extend_executions(engine, {specimen.key: 600.0})[specimen.execution_id]
 
 
 def note_progress(engine, specimen):

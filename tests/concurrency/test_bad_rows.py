@@ -449,7 +449,7 @@ def test_extend_executions_trigger_refuses_one_others_are_extended(engine, sqlst
     helpers.end_lease(engine)
     refused = claimed[1]
     with helpers.users_trigger(engine, f"NEW.id = {refused.execution_id}", sqlstate, table="pgqueue_execution"):
-        done = leases.extend_executions(engine, [job.key for job in claimed], lease_seconds=60.0)
+        done = leases.extend_executions(engine, {job.key: 60.0 for job in claimed})
     assert [done[job.execution_id].status.name for job in claimed] == ["DONE", "LOCKED", "DONE"]
     assert list(helpers.rescue(engine)) == [refused.execution_id]
 
