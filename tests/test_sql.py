@@ -274,6 +274,7 @@ def call_everything(engine, job_in):
     for act in (operator.cancel, operator.retry, operator.acknowledge, operator.run_now):
         act(engine, [1, 1_000_000])
     operator.move(engine, [1, 1_000_000], queue_name="other")
+    operator.set_max_attempts(engine, [1, 1_000_000], max_attempts=77)
     operator.touch(engine, 1, Seen("dead", None))
     operator.delete(engine, [1_000_000])
     needs_of(engine, [1_000_000])
@@ -824,7 +825,9 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     ),
     "SUCCEED_AND_DISCARD": (ends, BATCH, {"pgqueue_execution_pkey", "pgqueue_job_pkey"}),
     "FAIL": (
-        lambda connection: ends(connection, outcomes="failed", delays_seconds=1.0, **TIMES, **TEXTS),
+        lambda connection: ends(
+            connection, outcomes="failed", delays_seconds=1.0, spares_seconds=2.0, **TIMES, **TEXTS
+        ),
         BATCH,
         {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
     ),

@@ -77,6 +77,9 @@ ENQUEUE: Final = OperatorAct("enqueue", _("Enqueue"), (VIEW_JOB, "pgqueue.enqueu
 ERASE: Final = JobAct("erase", _("Erase values"), (VIEW_JOB, "pgqueue.erase_job"))
 """`history.erase()` runs it, and writes the audit. It cannot run as a bulk act."""
 
+SET_MAX_ATTEMPTS: Final = JobAct("set_max_attempts", _("Change attempts"), (VIEW_JOB, "pgqueue.set_max_attempts_job"))
+"""The page of one job runs it, and `manage.py pgqueue jobs set-max-attempts`. It cannot run as a bulk act."""
+
 STOP_WORKER: Final = OperatorAct(
     AUDITED_AS[RequestKind.STOP], _("Request to stop"), ("pgqueue.view_worker", "pgqueue.stop_worker")
 )
@@ -110,7 +113,7 @@ CHANGING_NO_JOBS: Final = {
 }
 AUDITED: Final = {
     **JOB_ACTS,
-    **{act.name: act for act in (EDIT_AND_RETRY, ENQUEUE, ERASE, RUN_SCHEDULE)},
+    **{act.name: act for act in (EDIT_AND_RETRY, ENQUEUE, ERASE, SET_MAX_ATTEMPTS, RUN_SCHEDULE)},
     **CHANGING_NO_JOBS,
 }
 """The acts by the actions in the entries of the audit."""

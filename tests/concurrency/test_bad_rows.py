@@ -399,7 +399,11 @@ def test_note_progress_trigger_refuses_one_others_are_noted(engine, sqlstate):
 
 @pytest.mark.promise("bad-row-operations")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
-@pytest.mark.parametrize("act", [operator.cancel, operator.run_now], ids=["cancel", "run_now"])
+@pytest.mark.parametrize(
+    "act",
+    [operator.cancel, operator.run_now, partial(operator.set_max_attempts, max_attempts=77)],
+    ids=["cancel", "run_now", "set_max_attempts"],
+)
 def test_operator_transition_trigger_refuses_one_others_change(engine, act, sqlstate):
     job_ids = helpers.make_jobs(engine, 5, delay_seconds=3600.0)
     with helpers.users_trigger(engine, f"NEW.id = {job_ids[2]}", sqlstate):

@@ -101,6 +101,16 @@ def test_longer_lease_of_a_job_in_a_batch_is_kept(machine):
     assert (read.claimed.batch_id, read.lease_seconds) == (batch.record.pk, 300)
 
 
+def test_last_attempt_is_not_the_last_if_the_job_got_more(machine):
+    jobs, one = [tasks.fail.using(max_attempts=1).enqueue() for _ in range(3)], machine()
+    first, second, third = one.claim()
+    assert Job.objects.all().set_max_attempts(2) == 3
+    assert one.end("fail", first, error="down") == (200, ["done"])
+    assert one.end("fail", second, error="no such order", then="dead") == (200, ["done"])
+    assert one.end("fail", third, crashed=True) == (200, ["done"])
+    assert [state_of(job) for job in jobs] == ["ready", "dead", "ready"]
+
+
 @pytest.mark.promise("remote-handle-completes-its-execution-only")
 def test_handle_of_recurring_execution_id_is_refused(machine, engine):
     """After a restored dump, ids recur. The time of the claim is part of the fence."""

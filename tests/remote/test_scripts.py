@@ -101,7 +101,7 @@ def worker(kind, name, url, secret, tmp_path, **environment):
         try:
             yield process
         except BaseException:
-            print(output.read_text())
+            print(output.read_text())  # noqa: T201 -- shows why the test has failed
             raise
         finally:
             process.terminate()

@@ -1,12 +1,13 @@
-"""The acts on jobs in the admin: retry, acknowledge, cancel, run, move and delete.
+"""The acts on jobs in the admin: retry, acknowledge, cancel, run, move, change attempts, erase and delete.
 
 This module has their permissions, questions, messages and entries in the history.
 
 Called by `jobs`, for one job or for a selection. The transitions are those of `lifecycle`. Each one changes a job only
 if the job is still as the page showed it (see `shown`), so a double click or a second operator cannot run a job twice.
 Retrying succeeded jobs needs a confirmation (see `confirmation`). So does retrying one job that *Edit and retry* has
-made a new job of; a retry of several jobs leaves such jobs out. Moves, erasures, deletions and acknowledgements ask on
-pages of their own, which carry what the page before showed, so the answer applies to that state only.
+made a new job of; a retry of several jobs leaves such jobs out. Moves, changes of attempts, erasures, deletions and
+acknowledgements ask on pages of their own, which carry what the page before showed, so the answer applies to that state
+only.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.core.exceptions import ValidationError
 from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -38,8 +38,9 @@ from django_pgqueue.admin.buttons import back_of
 from django_pgqueue.admin.formatting import seen_at, visible, word_text
 from django_pgqueue.admin.forms import confirmation
 from django_pgqueue.admin.forms.erase_form import ask_what, erase
-from django_pgqueue.admin.forms.form_page import PlaceForm, form_page
+from django_pgqueue.admin.forms.form_page import form_page
 from django_pgqueue.admin.forms.reason_form import ask_reason, reason_of
+from django_pgqueue.admin.forms.value_forms import ask_attempts, ask_where, attempts_form, move_form
 from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.admin.row_operations import Operation
 from django_pgqueue.db.fields import statement_time
@@ -67,6 +68,8 @@ class JobOperation(Operation):
 
     is_dangerous: ClassVar[bool] = False
     """Whether it cannot be undone. The page of a job offers it last, with a quiet button."""
+    audited_options: ClassVar[tuple[str, ...]] = ()
+    """The options that the audit stores."""
 
     def fits(self, job: Any, now: datetime) -> bool:
         """Return whether it would change a job, of which a few columns are enough."""
@@ -107,6 +110,7 @@ class JobOperation(Operation):
         """Change jobs except `edited`, log it in the audit and in the history of each, and return the changed ones."""
         connection, asked = connections[databases.chosen(request)], len(seen)
         chosen = {"selected": asked, **({"edited": len(edited)} if edited else {})}
+        chosen |= {name: self.options[name] for name in self.audited_options}
         notes = {"total": asked - len(edited), "reason": self.reason}
         audit = ActAudit(connection, self.act.name, chosen, done_by=request.user.get_username(), **notes)
         changes = ActRun(connection, self.act, seen, audit, self.options, edited)
@@ -121,44 +125,37 @@ class JobOperation(Operation):
         log_change(request, changed, format_lazy(form, self.text or self.label))
 
 
-class MoveForm(PlaceForm):
-    """Where to move a job. At least one of the two fields has a value."""
-
-    def clean(self) -> dict[str, Any]:
-        given = super().clean()
-        if not self.errors and given.get("queue_name") is None and given.get("priority") is None:
-            raise ValidationError(_("Enter a queue, a priority, or both."))
-        return given
-
-
 @dataclass(frozen=True)
 class MoveOperation(JobOperation):
     """Moves a ready job. It asks for the queue and the priority."""
 
     def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
-        form = _move_form(request, job)
-        if form.is_bound and form.is_valid():
-            return None
-        values = {"queue": visible(job.queue_name), "priority": job.priority}
-        note = _("The job is in the queue %(queue)s, with the priority %(priority)s. Its due time stays.") % values
-        return form_page(
-            request,
-            site,
-            form,
-            title=_("Move %(job)s") % {"job": visible(str(job))},
-            submit=_("Move"),
-            back=page_url(request, "job_change", job.pk),
-            notes=[note, _("An empty field changes nothing.")],
-            hidden=shown.hidden(seen),
-        )
+        return ask_where(request, job, seen, site)
 
     def as_chosen(self, request: HttpRequest, job: Job) -> JobOperation:
-        form = _move_form(request, job)
+        form = move_form(request, job)
         form.is_valid()  # `ask()` has seen that it is
         options = {name: form.cleaned_data[name] for name in ("queue_name", "priority")}
         forms = {"queue_name": _("to the queue %s"), "priority": _("to the priority %s")}
         texts = [forms[name] % value for name, value in options.items() if value is not None]
         return replace(self, text=f"{self.label} {', '.join(texts)}", options=options)
+
+
+@dataclass(frozen=True)
+class AttemptsOperation(JobOperation):
+    """Changes how many attempts of an unfinished job may count. It asks for the number and for a reason."""
+
+    audited_options: ClassVar[tuple[str, ...]] = ("max_attempts",)
+
+    def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
+        return ask_attempts(request, job, seen, site)
+
+    def as_chosen(self, request: HttpRequest, job: Job) -> JobOperation:
+        form = attempts_form(request, job)
+        form.is_valid()  # `ask()` has seen that it is
+        most, reason = form.cleaned_data["max_attempts"], form.cleaned_data["reason"]
+        text = _("Change the attempts to %(most)s at most: %(reason)s") % {"most": most, "reason": reason}
+        return replace(self, text=text, options={"max_attempts": most}, reason=reason)
 
 
 @dataclass(frozen=True)
@@ -239,11 +236,6 @@ def _same_action(request: HttpRequest, seen: Mapping[int, Seen]) -> SafeString:
     return action + shown.hidden_input(ACTION_CHECKBOX_NAME, next(iter(seen)))
 
 
-def _move_form(request: HttpRequest, job: Job) -> MoveForm:
-    """Return the form, with the posted values unless the button on the job's page was pressed."""
-    return MoveForm(request.POST if "queue_name" in request.POST else None, database=str(job._state.db))
-
-
 RETRY: Final = JobOperation(
     "retry", acts.RETRY, ngettext_lazy("%(count)d job is ready again.", "%(count)d jobs are ready again.", "count")
 )
@@ -267,6 +259,11 @@ RUN_NOW: Final = JobOperation(
 MOVE: Final = MoveOperation(
     "move", acts.MOVE, ngettext_lazy("%(count)d job is moved.", "%(count)d jobs are moved.", "count")
 )
+SET_MAX_ATTEMPTS: Final = AttemptsOperation(
+    "attempts",
+    acts.SET_MAX_ATTEMPTS,
+    ngettext_lazy("The attempts of %(count)d job are changed.", "The attempts of %(count)d jobs are changed.", "count"),
+)
 DELETE: Final = DeleteOperation(
     "delete", acts.DELETE, ngettext_lazy("%(count)d job is deleted.", "%(count)d jobs are deleted.", "count")
 )
@@ -275,7 +272,7 @@ ERASE: Final = EraseOperation(
     acts.ERASE,
     ngettext_lazy("Values of %(count)d job are erased.", "Values of %(count)d jobs are erased.", "count"),
 )
-ON_ONE_JOB: Final = (RETRY, ACKNOWLEDGE, CANCEL, RUN_NOW, MOVE, ERASE, DELETE)
+ON_ONE_JOB: Final = (RETRY, ACKNOWLEDGE, CANCEL, RUN_NOW, MOVE, SET_MAX_ATTEMPTS, ERASE, DELETE)
 """The operations that the page of a job offers."""
 
 
