@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,7 +18,9 @@ import pytest
 from django_pgqueue.models import Execution, Job, Worker
 from tests import helpers
 from tests.app import tasks
+from tests.documents import blocks
 
+from .conftest import Machine
 from .test_worker import TOP, url
 
 __all__ = ["url"]
@@ -215,6 +218,41 @@ def test_killed_shell_worker_ends_its_job(url, token, tmp_path, short_lease):
         process.kill()
         process.wait()
         helpers.wait_until(Path(f"{go}.stopped").exists, 20)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_loop_of_the_guide_extends_lease_of_long_job(url, token, tmp_path, short_lease, engine, is_lost):
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    [loop] = [text for text in blocks("docs/production/remote_workers.md", "sh") if "heartbeat()" in text]
+    job, go, started = enqueue_waiting(tmp_path)
+    machine = Machine(token()).register()
+    [execution] = machine.claim()
+    (tmp_path / "encode").write_text(f"#!/bin/sh\ntouch {started}\nwhile [ ! -e {go} ]; do sleep 0.05; done\n")
+    (tmp_path / "encode").chmod(0o755)
+    values = {
+        "worker": machine.handle,
+        "handle": execution["execution"],
+        "extend_seconds": "1",
+        "url": f"{url}v1",
+        "token": f"Authorization: Bearer {machine.secret}",
+        "json": "Content-Type: application/json",
+    }
+    process = subprocess.Popen(["sh", "-c", loop], cwd=tmp_path, env=os.environ | values, stdout=subprocess.PIPE)
+    try:
+        helpers.wait_until(started.exists, 20)
+        first = Execution.objects.get(job=job).lease_expires_at
+        helpers.wait_until(lambda: Execution.objects.get(job=job).lease_expires_at > first + timedelta(seconds=2), 20)
+        if is_lost:
+            helpers.end_lease(engine)
+            helpers.rescue(engine)
+        else:
+            go.touch()
+        assert process.wait(20) is not None
+        assert process.stdout.read() == (b"failed\n" if is_lost else b"succeeded\n")
+    finally:
+        process.terminate()
+        process.communicate()
 
 
 class IdleServer(BaseHTTPRequestHandler):
