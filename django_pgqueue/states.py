@@ -28,6 +28,12 @@ class State(StrEnum):
 FINISHED: Final = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})
 """Final states. Only an operator's retry leaves them. Pruning, and an operator, delete jobs in these states."""
 
+
+def least_attempts(state: str, attempt: int) -> int:
+    """Return the lowest `max_attempts` that a job may get: one attempt is left, its present one if it runs."""
+    return attempt if state == State.RUNNING else attempt + 1
+
+
 READY_WORDS: Final = ("ready", "due", "scheduled", "retrying", "paused")
 WAITING_WORDS: Final = ("waiting",)
 RUNNING_WORDS: Final = ("running", "lost", "cancelling")
@@ -114,9 +120,9 @@ class ActOutcome(StrEnum):
 class Seen(NamedTuple):
     """The state of a job when an operator read it. A transition changes the job only if these values still match.
 
-    `retry`, `acknowledge`, `cancel` and `delete` compare `state` and `finished_at`. `run_now` and `move` compare
-    `state` and `run_after`. The others also compare `is_acknowledged`, unless it is None: an acknowledgement changes
-    neither the state nor the end of a job.
+    `retry`, `acknowledge`, `cancel` and `delete` compare `state` and `finished_at`. `run_now`, `move` and
+    `set_max_attempts` compare `state` and `run_after`. The others also compare `is_acknowledged`, unless it is None: an
+    acknowledgement changes neither the state nor the end of a job.
     """
 
     state: str
@@ -175,6 +181,7 @@ class TransitionName(StrEnum):
     RUN_NOW = "run_now"
     WAKE = "wake"
     MOVE = "move"
+    SET_MAX_ATTEMPTS = "set_max_attempts"
     DELETE = "delete"
     PRUNE = "prune"
     ARCHIVE = "archive"
@@ -225,6 +232,7 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
         TransitionName.CANCEL: frozenset({State.CANCELLED}),
         TransitionName.RUN_NOW: frozenset({State.WAITING}),
         TransitionName.MOVE: frozenset({State.WAITING}),
+        TransitionName.SET_MAX_ATTEMPTS: frozenset({State.WAITING}),
     },
     State.READY: {
         TransitionName.REPLACE: frozenset({State.READY}),
@@ -234,6 +242,7 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
         TransitionName.RUN_NOW: frozenset({State.READY}),
         TransitionName.WAKE: frozenset({State.READY}),
         TransitionName.MOVE: frozenset({State.READY}),
+        TransitionName.SET_MAX_ATTEMPTS: frozenset({State.READY}),
         TransitionName.SET_ASIDE: frozenset({State.DEAD}),
         TransitionName.EXPIRE: frozenset({State.CANCELLED}),
         TransitionName.RESTORE: frozenset({State.WAITING}),
@@ -251,6 +260,7 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
         TransitionName.RESCUE: frozenset({State.READY, State.DEAD, State.CANCELLED}),
         TransitionName.REQUEUE: frozenset({State.READY, State.DEAD, State.CANCELLED}),
         TransitionName.CANCEL: frozenset({State.RUNNING}),
+        TransitionName.SET_MAX_ATTEMPTS: frozenset({State.RUNNING}),
     },
     State.SUCCEEDED: {**OF_FINISHED, TransitionName.ERASE: frozenset({State.SUCCEEDED})},
     State.DEAD: {

@@ -63,7 +63,7 @@ def running(engine) -> list[int]:
 def extended(engine) -> dict[int, TransitionResult]:
     rows = engine.execute("SELECT id, floor(1000 * date_part('epoch', claimed_at)) FROM pgqueue_execution")
     keys = [ExecutionKey(*row) for row in rows]
-    return leases.extend_executions(engine, keys, lease_seconds=60.0)
+    return leases.extend_executions(engine, dict.fromkeys(keys, 60.0))
 
 
 def dead(engine) -> list[int]:

@@ -92,7 +92,7 @@ def test_queryset_cancel_slice_is_refused(committing):
 
 
 def test_queryset_operations_not_in_templates_or_on_manager():
-    for name in ("retry", "cancel", "run_now"):
+    for name in ("retry", "cancel", "run_now", "set_max_attempts"):
         assert getattr(models.JobQuerySet, name).alters_data
         assert not hasattr(Job.objects, name)
 
@@ -102,6 +102,7 @@ def test_permissions_are_the_expected_set():
     found = set(Permission.objects.filter(content_type__app_label="pgqueue").values_list("codename", flat=True))
     of_jobs = {"view_job", "retry_job", "cancel_job", "run_job", "view_arguments"}
     of_jobs |= {"acknowledge_job", "move_job", "erase_job", "delete_job", "edit_and_retry_job", "enqueue_job"}
+    of_jobs |= {"set_max_attempts_job"}
     of_schedules = {f"{verb}_schedule" for verb in ("view", "add", "change", "delete", "run", "pause")}
     of_workers = {"view_worker", "stop_worker", "view_stack"}
     of_limits = {"view_limitoverride", "change_limits"}

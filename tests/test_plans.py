@@ -379,6 +379,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         {"pgqueue_audit_job_once", "pgqueue_audit_pkey", "pgqueue_job_pkey"},
     ),
     "MOVE": (lambda c: {**finished(c), "queue_name": "other", "priority": 1}, BATCH, {"pgqueue_job_pkey"}),
+    "SET_MAX_ATTEMPTS": (lambda c: {**finished(c), "max_attempts": 77}, BATCH, {"pgqueue_job_pkey"}),
     "DELETE": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_search_key_pkey"}),
     "PAUSE": (
         lambda _: {
@@ -455,7 +456,7 @@ def assert_bounded(connection, plan, name, *unwanted, comparisons=1):
 
 
 OF_APPLICATIONS = ("ENQUEUE_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_MANY_OR_REPLACE", "HOLDERS", "RETRY")
-OF_OPERATORS = ("EDITED_JOBS", "MOVE")
+OF_OPERATORS = ("EDITED_JOBS", "MOVE", "SET_MAX_ATTEMPTS")
 OF_WINDOWS = ("ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD", "OPEN_WINDOWS")
 
 

@@ -247,7 +247,7 @@ def call_everything(engine, job_in):
         claims.claim(engine, helpers.lanes_from_start(*lanes), **options)
     helpers.claim_all(engine)
     claims.claim_one(engine, 1_000_000, worker_id=1, lease_seconds=60.0)
-    leases.extend_executions(engine, [helpers.key_of(engine, 1)], lease_seconds=60.0)
+    leases.extend_executions(engine, {helpers.key_of(engine, 1): 60.0})
     leases.cancel_requests(engine, [1])
     leases.open_executions(engine, 1)
     completions.note_progress(engine, [Noted(helpers.key_of(engine, 1), Progress(1.0), 0.0)])
@@ -274,6 +274,7 @@ def call_everything(engine, job_in):
     for act in (operator.cancel, operator.retry, operator.acknowledge, operator.run_now):
         act(engine, [1, 1_000_000])
     operator.move(engine, [1, 1_000_000], queue_name="other")
+    operator.set_max_attempts(engine, [1, 1_000_000], max_attempts=77)
     operator.touch(engine, 1, Seen("dead", None))
     operator.delete(engine, [1_000_000])
     needs_of(engine, [1_000_000])
@@ -826,7 +827,9 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     ),
     "SUCCEED_AND_DISCARD": (ends, BATCH, {"pgqueue_execution_pkey", "pgqueue_job_pkey"}),
     "FAIL": (
-        lambda connection: ends(connection, outcomes="failed", delays_seconds=1.0, **TIMES, **TEXTS),
+        lambda connection: ends(
+            connection, outcomes="failed", delays_seconds=1.0, spares_seconds=2.0, **TIMES, **TEXTS
+        ),
         BATCH,
         {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
     ),

@@ -146,7 +146,7 @@ def run_schedule(engine, specimen):
 
 
 def extend(engine, specimen):
-    return leases.extend_executions(engine, [specimen.key], lease_seconds=600)[specimen.execution_id]
+    return leases.extend_executions(engine, {specimen.key: 600.0})[specimen.execution_id]
 
 
 def note_progress(engine, specimen):
@@ -326,6 +326,9 @@ VARIANTS = [
     Variant(TransitionName.WAKE, "one", wake, ([],)),
     Variant(TransitionName.MOVE, "to a queue", operators(partial(operator.move, queue_name="other")), (None,)),
     Variant(TransitionName.MOVE, "to a priority", operators(partial(operator.move, priority=7)), (None,)),
+    Variant(
+        TransitionName.SET_MAX_ATTEMPTS, "one", operators(partial(operator.set_max_attempts, max_attempts=77)), (None,)
+    ),
     Variant(TransitionName.DELETE, "one", operators(operator.delete), (None,)),
     Variant(TransitionName.PRUNE, "all tasks", prune, (0,)),
     Variant(TransitionName.PRUNE, "one task", prune_task, (0,)),

@@ -80,6 +80,9 @@ ENQUEUE: Final = OperatorAct("enqueue", _("Enqueue"), (VIEW_JOB, "pgqueue.enqueu
 ARCHIVE: Final = OperatorAct("archive", _("Archive"), ())
 """`history.archive()` runs it, and writes the audit. No page runs it."""
 
+SET_MAX_ATTEMPTS: Final = JobAct("set_max_attempts", _("Change attempts"), (VIEW_JOB, "pgqueue.set_max_attempts_job"))
+"""The page of one job runs it, and `manage.py pgqueue jobs set-max-attempts`. It cannot run as a bulk act."""
+
 STOP_WORKER: Final = OperatorAct(
     AUDITED_AS[RequestKind.STOP], _("Request to stop"), ("pgqueue.view_worker", "pgqueue.stop_worker")
 )
@@ -114,7 +117,7 @@ CHANGING_NO_JOBS: Final = {
 }
 AUDITED: Final = {
     **JOB_ACTS,
-    **{act.name: act for act in (EDIT_AND_RETRY, ENQUEUE, ARCHIVE, RUN_SCHEDULE)},
+    **{act.name: act for act in (EDIT_AND_RETRY, ENQUEUE, ARCHIVE, SET_MAX_ATTEMPTS, RUN_SCHEDULE)},
     **CHANGING_NO_JOBS,
 }
 """The acts by the actions in the entries of the audit."""

@@ -102,6 +102,11 @@ def move(act: JobsToChange, *, queue_name: str | None = None, priority: int | No
     return _run(act, partial(operator.move, queue_name=queue_name, priority=priority), makes_due=True)
 
 
+def set_max_attempts(act: JobsToChange, *, max_attempts: int) -> dict[int, State]:
+    """Change how many attempts of unfinished jobs may count. Nothing follows."""
+    return _run(act, partial(operator.set_max_attempts, max_attempts=max_attempts), reacts=False)
+
+
 def delete(act: JobsToChange) -> dict[int, State]:
     """Delete finished jobs; return the state that each had.
 

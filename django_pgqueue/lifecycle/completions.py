@@ -67,11 +67,14 @@ def fail(connection: Connection, failed: Sequence[Failed]) -> dict[int, Transiti
     """Close executions as failed or crashed.
 
     Each job becomes ready for its next attempt, dead (no delay given), or cancelled (if a cancellation was requested).
+    A job that has no attempt left by its row becomes dead too: an operator can have lowered `max_attempts` since the
+    claim. If it was raised, a job without a delay becomes ready after its `spare_seconds`.
     """
     rows = sorted(failed, key=attrgetter("key"))
     params = {
         "outcomes": [row.outcome.value for row in rows],
         "delays_seconds": sparse([row.delay_seconds for row in rows]),
+        "spares_seconds": sparse([row.spare_seconds for row in rows]),
         "started_seconds_ago": sparse([row.started_seconds_ago for row in rows]),
         "finished_seconds_ago": [row.finished_seconds_ago for row in rows],
         "exception_classes": [row.exception_class for row in rows],

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from django_pgqueue import sql
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import Connection, execute, numbers
 from django_pgqueue.states import State
 
 from .completions import key_params, results_of
@@ -72,18 +72,19 @@ def note_started(connection: Connection, worker_ids: Sequence[int], execution_id
 
 
 def extend_executions(
-    connection: Connection, keys: Sequence[ExecutionKey], *, lease_seconds: float
+    connection: Connection, leases_seconds: Mapping[ExecutionKey, float]
 ) -> dict[int, TransitionResult]:
     """Extend the leases of executions that run on remote workers. Each is in the result, also if it is closed.
 
-    If the database refuses to extend one, the others are extended.
+    `leases_seconds` says for each how long its lease lasts from now. If the database refuses to extend one, the others
+    are extended.
     """
 
     def write(part: Sequence[ExecutionKey]) -> dict[int, TransitionResult]:
-        params = {**key_params(part), "lease_seconds": lease_seconds}
+        params = {**key_params(part), "leases_seconds": numbers(leases_seconds[key] for key in part)}
         return {row[0]: STILL_RUNNING for row in execute_with_retry(connection, sql.leases.EXTEND_EACH, params)}
 
-    rows = sorted(keys)
+    rows = sorted(leases_seconds)
     return results_of(connection, rows, divided(connection, rows, write).answers, repeat(None))
 
 

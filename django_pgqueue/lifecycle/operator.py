@@ -1,5 +1,5 @@
-"""Transitions that an operator or the application requests: cancel, retry, acknowledge, run now, move,
-delete.
+"""Transitions that an operator or the application requests: cancel, retry, acknowledge, run now, move, change attempts
+and delete.
 
 `job_operations` calls them for `Job`, `JobQuerySet` and the admin, on the caller's connection and in the caller's
 transaction. They protect what the operator decided on: a job that has changed since it was read stays as it is. None
@@ -196,6 +196,18 @@ def move(
     """
     to = {"queue_name": queue_name, "priority": priority}
     return _repeat_while_locked(connection, sql.operator.MOVE, job_ids, treatment, "run_after", **to)
+
+
+def set_max_attempts(
+    connection: Connection, job_ids: Sequence[int], *, max_attempts: int, **treatment: Unpack[Treatment]
+) -> dict[int, State]:
+    """Change how many attempts of unfinished jobs may count; return the state of each job that changed.
+
+    Jobs that would have no attempt left are left alone (see `states.least_attempts()`). For a running job, the number
+    counts when its attempt ends.
+    """
+    to = {"max_attempts": max_attempts}
+    return _repeat_while_locked(connection, sql.operator.SET_MAX_ATTEMPTS, job_ids, treatment, "run_after", **to)
 
 
 def delete(connection: Connection, job_ids: Sequence[int], **treatment: Unpack[Treatment]) -> dict[int, State]:

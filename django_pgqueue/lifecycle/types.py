@@ -208,6 +208,8 @@ class Failed(NamedTuple):
     exception_class: str = ""
     error: str = ""
     traceback: str = ""
+    spare_seconds: float | None = None
+    """The delay if `max_attempts` was raised since the claim. None: the job needs no attempt more, or must not run."""
 
 
 class Released(NamedTuple):

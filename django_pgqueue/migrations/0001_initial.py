@@ -579,6 +579,7 @@ class Migration(migrations.Migration):
                     ("run_job", "Can run waiting jobs now"),
                     ("view_arguments", "Can view arguments and results of jobs"),
                     ("move_job", "Can move waiting jobs to another queue or priority"),
+                    ("set_max_attempts_job", "Can change how many attempts of unfinished jobs may count"),
                     ("erase_job", "Can erase values of finished jobs"),
                     ("delete_job", "Can delete finished jobs"),
                     ("edit_and_retry_job", "Can retry finished jobs with other arguments"),

@@ -1,4 +1,4 @@
-"""The result of `Job.retry()`, `acknowledge()`, `cancel()` and `run_now()`: whether the job changed, and why not.
+"""The result of `Job.retry()`, `cancel()` and the like: whether the job changed, and why not.
 
 A result is true if the job changed, so code that uses it as a truth value needs nothing else. It protects one rule: a
 change that does nothing says so. The reason costs a query, which runs only if the job did not change.
@@ -19,7 +19,7 @@ from .operations_link import database_now
 STOPPING: Final = "it is running: its worker was asked to stop it"
 COLUMNS: Final = (
     *("state", "finished_at", "run_after", "acknowledged_at", "cancel_requested_at"),
-    *("unique_key", "in_graph", "task_name"),
+    *("unique_key", "in_graph", "task_name", "max_attempts"),
 )
 AS_ENDED: Final[dict[str, str]] = {
     State.SUCCEEDED: "it has already succeeded",
@@ -27,7 +27,7 @@ AS_ENDED: Final[dict[str, str]] = {
     State.CANCELLED: "it was already cancelled",
 }
 Row = Mapping[str, Any]
-ActOnJob = Literal["retry", "acknowledge", "cancel", "run_now"]
+ActOnJob = Literal["retry", "acknowledge", "cancel", "run_now", "set_max_attempts"]
 """The name of the method, which is that of the operation too."""
 
 
@@ -54,9 +54,9 @@ class ChangeResult:
         return f"<{'changed' if self.is_changed else 'not changed'}{self.reason and f': {self.reason}'}>"
 
 
-def changed(state: State) -> ChangeResult:
-    """Return the result for a job that changed, and is in this state now."""
-    return ChangeResult(is_changed=True, reason=STOPPING if state is State.RUNNING else "")
+def changed(act: ActOnJob, state: State) -> ChangeResult:
+    """Return the result of an act that has changed a job, which is in this state now."""
+    return ChangeResult(is_changed=True, reason=STOPPING if act == "cancel" and state is State.RUNNING else "")
 
 
 def unchanged(act: ActOnJob, jobs: QuerySet[Any], job_id: int, seen: Seen | None) -> ChangeResult:
@@ -108,12 +108,19 @@ def _not_run_now(row: Row, seen: Seen | None) -> str:
     return _has_changed(row, seen, instant="run_after") or CHANGED_MEANWHILE
 
 
+def _not_set(row: Row, seen: Seen | None) -> str:
+    if row["state"] in FINISHED:
+        return AS_ENDED[row["state"]]
+    return _has_changed(row, seen, instant="run_after") or f"it has {row['max_attempts']} as its number already"
+
+
 CHANGED_MEANWHILE: Final = "it was changed at the same moment: refresh it, and try again"
 REASONS: Final[dict[ActOnJob, Callable[[Row, Seen | None], str]]] = {
     "cancel": _not_cancelled,
     "retry": _not_retried,
     "acknowledge": _not_acknowledged,
     "run_now": _not_run_now,
+    "set_max_attempts": _not_set,
 }
 """Returns why an act has left a job as it is. "": the row itself does not say it, which only a retry can return."""
 

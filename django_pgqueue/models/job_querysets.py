@@ -16,7 +16,16 @@ from django_pgqueue.durations import seconds
 from django_pgqueue.ground.search_text import Scalar, as_search_text
 from django_pgqueue.states import State
 
-from .operations_link import ChosenJobs, JobsToChange, check_deletable, database_now, lease_end, operations
+from .operations_link import (
+    ChosenJobs,
+    JobsToChange,
+    check_attempts_left,
+    check_deletable,
+    check_max_attempts,
+    database_now,
+    lease_end,
+    operations,
+)
 
 if TYPE_CHECKING:
     from django_pgqueue.durations import Duration
@@ -139,7 +148,7 @@ class JobFilters(models.QuerySet[JobT]):
 class JobChanges(JobFilters[J]):
     """The part of `JobQuerySet` that changes jobs: the methods of an operator for many jobs.
 
-    `retry()`, `acknowledge()`, `cancel()` and `run_now()` run in batches of 1,000 jobs. Each batch commits on its own,
+    All but `delete()` run in batches of 1,000 jobs. Each batch commits on its own,
     unless the caller has a transaction open. Jobs that stay locked by another session for 5 s are left alone and not
     counted. The methods act on the jobs that the queryset has when the call begins.
     """
@@ -197,6 +206,26 @@ class JobChanges(JobFilters[J]):
 
     run_now.alters_data = True  # type: ignore[attr-defined]  # as above
     run_now.queryset_only = True  # type: ignore[attr-defined]  # as above
+
+    def set_max_attempts(self, max_attempts: int) -> int:
+        """Change how many attempts of the unfinished jobs of this queryset may count; return how many changed.
+
+        For a running job, the number counts when its attempt ends. Jobs that have ended, and jobs that have this number
+        already, are left alone.
+
+        Args:
+            max_attempts: From 1 to 1000.
+
+        Raises:
+            ValueError: A job of this queryset has made so many attempts that none would be left, or the number is
+                invalid. Nothing was changed.
+        """
+        check_max_attempts(max_attempts)
+        check_attempts_left(self, max_attempts)
+        return self._in_batches(partial(operations().set_max_attempts, max_attempts=max_attempts))
+
+    set_max_attempts.alters_data = True  # type: ignore[attr-defined]  # as above
+    set_max_attempts.queryset_only = True  # type: ignore[attr-defined]  # as above
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """Delete the finished jobs of this queryset with their executions, in one transaction.

@@ -1,13 +1,14 @@
 """The Django model of jobs, for reading.
 
 Only `lifecycle` writes the state of a job: `Job.retry()`, `Job.acknowledge()`, `Job.cancel()`, `Job.run_now()`,
-`Job.delete()` and the same methods of querysets call it through `job_operations`. Saving a `Job` instance bypasses the
-state machine, and so do `update()` and `bulk_create()` of a queryset.
+`Job.set_max_attempts()`, `Job.delete()` and the same methods of querysets call it through `job_operations`. Saving a
+`Job` instance bypasses the state machine, and so do `update()` and `bulk_create()` of a queryset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from django.db import connections, models, router
@@ -24,7 +25,7 @@ from .change_results import ActOnJob, ChangeResult, changed, unchanged
 from .encoded_field import CodecJSONField
 from .job_indexes import CONSTRAINTS, INDEXES
 from .job_querysets import JobChanges
-from .operations_link import JobsToChange, operations
+from .operations_link import JobsToChange, check_attempts_left, check_max_attempts, operations
 
 if TYPE_CHECKING:
     from django_pgqueue.durations import Duration
@@ -113,6 +114,7 @@ class Job(models.Model):
             ("run_job", _("Can run waiting jobs now")),
             ("view_arguments", _("Can view arguments and results of jobs")),
             ("move_job", _("Can move waiting jobs to another queue or priority")),
+            ("set_max_attempts_job", _("Can change how many attempts of unfinished jobs may count")),
             ("erase_job", _("Can erase values of finished jobs")),
             ("delete_job", _("Can delete finished jobs")),
             ("edit_and_retry_job", _("Can retry finished jobs with other arguments")),
@@ -212,6 +214,31 @@ class Job(models.Model):
         """
         return self._run("run_now", Seen(self.state, run_after=self.run_after), using)
 
+    def set_max_attempts(self, max_attempts: int, *, using: str | None = None) -> ChangeResult:
+        """Change how many attempts of this unfinished job may count; return whether it changed.
+
+        For a running job, the number counts when its attempt ends. The attempt itself still sees the old one.
+
+        The result is false if the job has this number already, has ended, or if its state or `run_after` differs from
+        this instance. This method writes no audit. For the result, `using`, transactions and locked rows, see
+        `retry()`.
+
+        Args:
+            max_attempts: From 1 to 1000.
+            using: Alias of the database.
+
+        Raises:
+            ValueError: The job has made so many attempts that none would be left, or the number is invalid. Nothing was
+                changed.
+            JobLocked: Another session kept the row locked for 5 s.
+        """
+        check_max_attempts(max_attempts)
+        seen = Seen(self.state, run_after=self.run_after)
+        result = self._run("set_max_attempts", seen, using, max_attempts=max_attempts)
+        if not result:
+            check_attempts_left(type(self).objects.using(using or self.write_alias).filter(pk=self.pk), max_attempts)
+        return result
+
     def delete(
         self,
         using: str | None = None,
@@ -229,15 +256,15 @@ class Job(models.Model):
 
     delete.alters_data = True  # type: ignore[attr-defined]  # Django: templates must not call it
 
-    def _run(self, act: ActOnJob, seen: Seen | None, using: str | None) -> ChangeResult:
+    def _run(self, act: ActOnJob, seen: Seen | None, using: str | None, **options: Any) -> ChangeResult:
         if self.pk is None:
             raise ValueError("A job that was never enqueued cannot be changed: call enqueue() on its task.")
         connection = connections[using or self.write_alias]
         compared = None if seen is None or self._state.adding else {self.pk: seen}
-        change: JobChange = getattr(operations(), act)
+        change: JobChange = partial(getattr(operations(), act), **options)
         states = change(JobsToChange(connection, {self.pk: self.task_name}, compared, alone=True))
         if self.pk in states:
-            return changed(states[self.pk])
+            return changed(act, states[self.pk])
         return unchanged(act, type(self).objects.using(connection.alias), self.pk, seen if compared else None)
 
     @property

@@ -14,12 +14,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from django.apps import apps
-from django.db.models import DurationField, ExpressionWrapper, OuterRef, QuerySet, Subquery, Value
+from django.db.models import DurationField, ExpressionWrapper, Max, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Greatest, Now
 
 from django_pgqueue.db.fields import AwareField
 from django_pgqueue.db.statements import clock
-from django_pgqueue.states import Seen, State
+from django_pgqueue.options.task_options import OPTIONS
+from django_pgqueue.states import Seen, State, least_attempts
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -94,6 +95,7 @@ class JobOperations(Protocol):
     @property
     def acknowledge(self) -> JobChange: ...
     def cancel(self, jobs: JobsToChange, *, running: bool = True) -> dict[int, State]: ...
+    def set_max_attempts(self, jobs: JobsToChange, *, max_attempts: int) -> dict[int, State]: ...
     def delete_job(self, job: Any, using: str | None) -> tuple[int, dict[str, int]]: ...
     def delete_jobs(self, jobs: Any, alias: str) -> tuple[int, dict[str, int]]: ...
     def delete_batches(self, chosen: Any, alias: str, origin: Any) -> tuple[int, dict[str, int]]: ...
@@ -111,6 +113,23 @@ def operations() -> JobOperations:
 def check_deletable(rows: QuerySet[Any]) -> None:
     """Raise the errors of Django's `delete()`, for example for a slice. Nothing is deleted."""
     QuerySet.delete(rows.none())
+
+
+def check_max_attempts(max_attempts: int) -> None:
+    """Raise `ValueError` for a number that the option of a task could not have."""
+    check = OPTIONS["max_attempts"].check
+    for problem in check("max_attempts", max_attempts) if check else ():
+        raise ValueError(problem)
+
+
+def check_attempts_left(jobs: QuerySet[Any], max_attempts: int) -> None:
+    """Raise `ValueError` if an unfinished job of a queryset would have no attempt left. One query reads the jobs."""
+    kinds = {State.READY: (State.READY, State.WAITING), State.RUNNING: (State.RUNNING,)}
+    made = jobs.order_by().aggregate(**{k.value: Max("attempt", filter=Q(state__in=each)) for k, each in kinds.items()})
+    for state, attempt in made.items():
+        if attempt is not None and (least := least_attempts(state, attempt)) > max_attempts:
+            done = f"is running attempt {attempt}" if state == State.RUNNING else f"has made {attempt} attempts"
+            raise ValueError(f"a job {done}, so max_attempts must be {least} or more, not {max_attempts}")
 
 
 class ChosenJobs:

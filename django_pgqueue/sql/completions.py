@@ -87,6 +87,10 @@ SELECT id FROM mine
 # Close executions as failed or crashed. Their jobs become ready for the next attempt, dead or cancelled.
 #
 # Moves:  running → ready later (with a delay), dead (without one), cancelled (if a cancellation was requested)
+#
+# The worker chooses the delay by the `max_attempts` of the claim. An operator can have changed it since. If this was
+# the last attempt, the job becomes dead all the same. If it is no longer the last one, the spare delay counts.
+#
 # Caller: lifecycle.completions.fail(), from the completer, and from the supervisor for a child process that died
 # Fence, Locks, Index: as SUCCEED
 #
@@ -94,19 +98,21 @@ SELECT id FROM mine
 # execution, its start is recorded as now.
 FAIL: Final = """/* pgqueue:fail */
 WITH mine AS MATERIALIZED (
-    SELECT locked.id, locked.job_id, locked.cancelled, given.outcome, given.delay_seconds,
+    SELECT locked.id, locked.job_id, locked.cancelled, given.outcome,
+           CASE WHEN locked.has_more THEN coalesce(given.delay_seconds, given.spare_seconds) END AS delay_seconds,
            given.started_seconds_ago, given.finished_seconds_ago,
            given.exception_class, given.error, given.traceback
     FROM unnest(
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(outcomes)s::text[], %(delays_seconds)s::float8[],
-        %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[],
+        %(spares_seconds)s::float8[], %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[],
         %(exception_classes)s::text[], %(errors)s::text[], %(tracebacks)s::text[]
     ) AS given (
-        id, claimed_ms, outcome, delay_seconds, started_seconds_ago, finished_seconds_ago,
+        id, claimed_ms, outcome, delay_seconds, spare_seconds, started_seconds_ago, finished_seconds_ago,
         exception_class, error, traceback
     )
     CROSS JOIN LATERAL (
-        SELECT execution.id, execution.job_id, job.cancel_requested_at IS NOT NULL AS cancelled
+        SELECT execution.id, execution.job_id, job.cancel_requested_at IS NOT NULL AS cancelled,
+               job.attempt < job.max_attempts AS has_more
 """ + LOCKED + """
 closed AS (
     UPDATE pgqueue_execution AS execution

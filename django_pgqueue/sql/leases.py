@@ -59,7 +59,7 @@ SET started_at = statement_timestamp() + %(time_shift)s::interval
 WHERE id = ANY (ARRAY (SELECT id FROM mine))
 """
 
-# Extend the leases of the given executions, which run on remote workers.
+# Extend the leases of the given executions, which run on remote workers, each by its own time.
 #
 # Moves:  running, unchanged
 # Caller: lifecycle.leases.extend_executions()
@@ -68,8 +68,10 @@ WHERE id = ANY (ARRAY (SELECT id FROM mine))
 # Index:  primary key
 EXTEND_EACH: Final = """/* pgqueue:extend_each */
 WITH mine AS MATERIALIZED (
-    SELECT locked.id
-    FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
+    SELECT locked.id, given.lease_seconds
+    FROM unnest(
+        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(leases_seconds)s::float8[]
+    ) AS given (id, claimed_ms, lease_seconds)
     CROSS JOIN LATERAL (
         SELECT id
         FROM pgqueue_execution
@@ -80,8 +82,7 @@ WITH mine AS MATERIALIZED (
     ) AS locked
 )
 UPDATE pgqueue_execution AS execution
-SET lease_expires_at =
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8)
+SET lease_expires_at = statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.lease_seconds)
 FROM mine
 WHERE execution.id = mine.id
 RETURNING execution.id

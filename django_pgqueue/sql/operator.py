@@ -1,4 +1,4 @@
-"""Statements of an operator's acts on jobs: cancel, retry, acknowledge, run now, move and delete.
+"""Statements of an operator's acts on jobs: cancel, retry, acknowledge, run now, move, change attempts and delete.
 
 `lifecycle.operator` runs them.
 
@@ -261,6 +261,33 @@ moved AS (
     WHERE job.id = asked.id AND asked.moves
 )
 SELECT id, CASE WHEN moves THEN state END FROM asked
+"""  # fmt: skip
+
+# Change how many attempts of unfinished jobs may count. A job that would have no attempt left is not changed: one that
+# waits needs one more than it has made, and one that runs needs its present attempt.
+#
+# Moves:  ready, waiting, running, unchanged
+# Caller: lifecycle.operator.set_max_attempts(), for an operator
+# Fence:  what the operator saw, as for RUN_NOW
+#
+# The worker of a running job has read the old number with its claim. FAIL and RESCUE read the new one.
+SET_MAX_ATTEMPTS: Final = """/* pgqueue:set_max_attempts */
+WITH asked AS MATERIALIZED (
+    SELECT job.id, job.state, job.state IN ('ready', 'waiting', 'running')
+            AND job.max_attempts <> %(max_attempts)s
+            AND job.attempt + CASE WHEN job.state = 'running' THEN 0 ELSE 1 END <= %(max_attempts)s
+            AND (seen.state = '' OR job.state = seen.state AND job.run_after = seen.instant::timestamptz) AS changes
+    FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
+    CROSS JOIN LATERAL (
+        SELECT id, state, run_after, attempt, max_attempts
+""" + LOCKED_AS_SEEN + """
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET max_attempts = %(max_attempts)s
+    FROM asked
+    WHERE job.id = asked.id AND asked.changes
+)
+SELECT id, CASE WHEN changes THEN state END FROM asked
 """  # fmt: skip
 
 # Delete finished jobs with their executions and kept log lines. Their uniqueness windows stay, as after REMOVE. A job

@@ -88,6 +88,12 @@ CASES = [
     Case(acts.DELETE, JOB, "job/{dead}/delete/", {"confirmed": "1"}),
     Case(acts.CANCEL, "job/{later}/change/", "job/{later}/cancel/"),
     Case(acts.RUN_NOW, "job/{later}/change/", "job/{later}/run/"),
+    Case(
+        acts.SET_MAX_ATTEMPTS,
+        "job/{later}/change/",
+        "job/{later}/attempts/",
+        {"max_attempts": "77", "reason": "the other side is down"},
+    ),
     Case(acts.MOVE, "job/{later}/change/", "job/{later}/move/", {"queue_name": "other", "anyway": "on"}),
     Case(acts.RETRY, "job/bulk_preview/?action=retry&state=dead", "job/bulk_preview/request/"),
     Case(

@@ -399,7 +399,11 @@ def test_note_progress_trigger_refuses_one_others_are_noted(engine, sqlstate):
 
 @pytest.mark.promise("bad-row-operations")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
-@pytest.mark.parametrize("act", [operator.cancel, operator.run_now], ids=["cancel", "run_now"])
+@pytest.mark.parametrize(
+    "act",
+    [operator.cancel, operator.run_now, partial(operator.set_max_attempts, max_attempts=77)],
+    ids=["cancel", "run_now", "set_max_attempts"],
+)
 def test_operator_transition_trigger_refuses_one_others_change(engine, act, sqlstate):
     job_ids = helpers.make_jobs(engine, 5, delay_seconds=3600.0)
     with helpers.users_trigger(engine, f"NEW.id = {job_ids[2]}", sqlstate):
@@ -449,7 +453,7 @@ def test_extend_executions_trigger_refuses_one_others_are_extended(engine, sqlst
     helpers.end_lease(engine)
     refused = claimed[1]
     with helpers.users_trigger(engine, f"NEW.id = {refused.execution_id}", sqlstate, table="pgqueue_execution"):
-        done = leases.extend_executions(engine, [job.key for job in claimed], lease_seconds=60.0)
+        done = leases.extend_executions(engine, {job.key: 60.0 for job in claimed})
     assert [done[job.execution_id].status.name for job in claimed] == ["DONE", "LOCKED", "DONE"]
     assert list(helpers.rescue(engine)) == [refused.execution_id]
 

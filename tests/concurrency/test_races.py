@@ -346,7 +346,7 @@ def repeatable_read(django):
 def test_atomic_completion_heartbeat_meanwhile_succeeds(second, running, repeatable_read):
     with read_committed(repeatable_read):
         assert Job.objects.count() == 1
-        leases.extend_executions(second, [running.key], lease_seconds=60.0)
+        leases.extend_executions(second, {running.key: 60.0})
         assert (
             only_status(completions.succeed(repeatable_read, helpers.succeeded(running.key))) is TransitionStatus.DONE
         )
@@ -356,7 +356,7 @@ def test_atomic_completion_heartbeat_meanwhile_succeeds(second, running, repeata
 def test_atomic_completion_repeatable_read_raises_error(second, running, repeatable_read):
     with pytest.raises(OperationalError, match="could not serialize"), transaction.atomic():
         assert Job.objects.count() == 1
-        leases.extend_executions(second, [running.key], lease_seconds=60.0)
+        leases.extend_executions(second, {running.key: 60.0})
         completions.succeed(repeatable_read, helpers.succeeded(running.key))
     assert helpers.state_of(second, running.job_id) == "running"
 

@@ -166,7 +166,7 @@ PROVEN = {
     "NOTE_STARTED": f"{BAD_ROWS}::test_note_started_trigger_refuses_one_others_are_noted",
     "REMOVE": f"{BAD_ROWS}::test_prune_trigger_refuses_some_others_are_removed",
     **dict.fromkeys(
-        ("CANCEL", "RUN_NOW"),
+        ("CANCEL", "RUN_NOW", "SET_MAX_ATTEMPTS"),
         f"{BAD_ROWS}::test_operator_transition_trigger_refuses_one_others_change",
     ),
     **dict.fromkeys(

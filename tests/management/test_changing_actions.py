@@ -204,6 +204,32 @@ def test_move_invalid_target_exits_with_2(pgqueue, target):
     assert caught.value.returncode == 2
 
 
+def test_set_max_attempts_changes_unfinished_jobs_with_audit(pgqueue):
+    fresh, tried, dead = helpers.make_job(connection), helpers.make_job(connection), die()
+    for _ in range(3):
+        fail(tried, delay_seconds=0.0)
+    running = helpers.make_job(connection)
+    claim(running)
+    arguments = ("jobs", "set-max-attempts", "--queue", "default", "--max-attempts", "3")
+    out = pgqueue(*arguments, "--reason", "the bank is down", "--yes").out
+    assert "1 job left out: it has made 3, so --max-attempts must be 4 or more." in out
+    assert "For jobs that run, the number counts when their attempts end." in out
+    assert "Changed 2 jobs." in out
+    assert dict(Job.objects.values_list("pk", "max_attempts")) == {fresh: 3, tried: 10, dead: 10, running: 3}
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.reason, entry.filter["max_attempts"]) == ("set_max_attempts", "the bank is down", 3)
+    assert entry.done_by
+    assert set(entry.jobs.values_list("job_id", flat=True)) == {fresh, running}
+
+
+@pytest.mark.parametrize("number", [[], ["--max-attempts", "0"], ["--max-attempts", "1001"]])
+def test_set_max_attempts_invalid_number_exits_with_2(pgqueue, number):
+    job_id = helpers.make_job(connection)
+    with pytest.raises(CommandError) as caught:
+        pgqueue("jobs", "set-max-attempts", job_id, *number)
+    assert caught.value.returncode == 2
+
+
 def test_delete_removes_finished_jobs_with_their_attempts(pgqueue):
     ready = helpers.make_job(connection)
     die()

@@ -24,6 +24,7 @@ COMMANDS = (
     ["dead", "list"],
     ["dead", "retry", "--error", "ValueError", "--stop-on-failure", "--yes"],
     ["jobs", "move", "{dead}", "--to-queue", "mail"],
+    ["jobs", "set-max-attempts", "--queue", "mail", "--max-attempts", "77", "--yes"],
     ["jobs", "cancel", "--queue", "mail", "--yes"],
     ["jobs", "retry", "{dead}", "--finished"],
     ["jobs", "cancel", "{dead}"],

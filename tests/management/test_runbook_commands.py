@@ -21,7 +21,20 @@ from tests.test_docs import own_options, parser_of, subcommands
 
 PAGES = [f"docs/production/{name}.md" for name in ("runbooks", "troubleshooting", "shell", "monitoring")]
 COMMANDS = sorted({tuple(words) for page in PAGES for command, *words in commands(page) if command == "pgqueue"})
-CHANGING = {"pause", "resume", "clear", "prune", "erase", "retry", "cancel", "move", "delete", "run", "close"}
+CHANGING = {
+    "pause",
+    "resume",
+    "clear",
+    "prune",
+    "erase",
+    "retry",
+    "cancel",
+    "move",
+    "delete",
+    "run",
+    "close",
+    "set-max-attempts",
+}
 NOT_RUN = {
     "run": "its own connection does not see the jobs of an open transaction; tests/test_commands.py runs it",
     "prune": "its own connection does not see the jobs of an open transaction; tests/test_commands.py runs it",

@@ -12,7 +12,7 @@ from django_pgqueue.contrib.remote.engine import close_engines
 from django_pgqueue.declared.chunks import chunk_key
 from django_pgqueue.declared.limits import Limit
 from django_pgqueue.lifecycle import remote_tokens
-from django_pgqueue.models import Execution, Job, Worker
+from django_pgqueue.models import Execution, Job, Worker, operations_link
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.definition import TaskDefinition
 from tests import helpers
@@ -35,6 +35,80 @@ def test_lost_machine_is_rescued_and_its_completion_refused(machine, engine):
     assert (status, answer["executions"][0]["result"]) == (409, "lost")
     assert state_of(job) == "running"
     assert two.end("complete", again) == (200, ["done"])
+
+
+def left_seconds(execution):
+    """Return how long the lease of a claimed job lasts from now."""
+    row = Execution.objects.annotate(now=operations_link.database_now()).get(pk=execution["execution_id"])
+    return (row.lease_expires_at - row.now).total_seconds()
+
+
+def let_pass(engine, seconds):
+    """Let the leases of all open executions end so much earlier."""
+    change = "UPDATE pgqueue_execution SET lease_expires_at = lease_expires_at - make_interval(secs => %(seconds)s)"
+    engine.execute(f"{change} WHERE outcome IS NULL", {"seconds": seconds})
+
+
+@pytest.mark.promise("remote-machine-lost-job-runs-again")
+def test_claim_with_longer_lease_is_rescued_after_it(machine, engine):
+    """The claim says how long its leases last. Extensions last as long, and a late worker is fenced off."""
+    first, second, one = tasks.add.enqueue(1), tasks.add.enqueue(2), machine()
+    [usual] = one.claim(limit=1)
+    [longer] = one.claim(limit=1, lease_seconds=600)
+    assert (usual["lease_seconds"], longer["lease_seconds"]) == (60, 600)
+    assert (left_seconds(usual), left_seconds(longer)) == pytest.approx((60, 600), abs=30)
+    let_pass(engine, 40)
+    items = [{"execution": each["execution"]} for each in (usual, longer)]
+    status, answer = one.post("extend", {"worker": one.handle, "executions": items})
+    assert (status, {each["result"] for each in answer["executions"]}) == (200, {"done"})
+    assert (left_seconds(usual), left_seconds(longer)) == pytest.approx((60, 600), abs=30)
+    let_pass(engine, 100)
+    assert set(helpers.rescue(engine)) == {usual["execution_id"]}
+    assert state_of(second) == "running"
+    let_pass(engine, 550)
+    assert set(helpers.rescue(engine)) == {longer["execution_id"]}
+    assert (state_of(first), state_of(second)) == ("ready", "ready")
+    assert one.end("complete", longer, result=7) == (409, ["lost"])
+    assert one.post("extend", {"worker": one.handle, "executions": items})[0] == 409
+    assert state_of(second) == "ready"
+
+
+def test_claim_after_one_with_longer_lease_has_usual_lease(machine):
+    """All machines of a scope share one claimer. The lease that one of them asks for is not that of the next."""
+    tasks.add.enqueue(1)
+    tasks.add.enqueue(2)
+    one, two = machine(), machine()
+    [longer] = one.claim(limit=1, lease_seconds=3600)
+    [usual] = two.claim(limit=1)
+    assert (left_seconds(longer), left_seconds(usual)) == pytest.approx((3600, 60), abs=30)
+
+
+@pytest.mark.parametrize("seconds", [59.9, 3600.1, "60"])
+def test_claim_with_lease_outside_bounds_claims_nothing(machine, seconds):
+    job, one = tasks.add.enqueue(1), machine()
+    status, answer = one.post("claim", {"worker": one.handle, "lease_seconds": seconds})
+    assert (status, state_of(job)) == (400, "ready")
+    assert answer["detail"] == "lease_seconds in the body must be a number of seconds from 60 to 3,600"
+
+
+def test_longer_lease_of_a_job_in_a_batch_is_kept(machine):
+    with Batch() as batch:
+        tasks.add.using(batch=batch).enqueue(1)
+    one = machine()
+    [execution] = one.claim(lease_seconds=300)
+    token_id = signing.loads(execution["execution"], salt=handles.EXECUTION_SALT)[1]
+    read = handles.read_execution(execution["execution"], token_id, "default")
+    assert (read.claimed.batch_id, read.lease_seconds) == (batch.record.pk, 300)
+
+
+def test_last_attempt_is_not_the_last_if_the_job_got_more(machine):
+    jobs, one = [tasks.fail.using(max_attempts=1).enqueue() for _ in range(3)], machine()
+    first, second, third = one.claim()
+    assert Job.objects.all().set_max_attempts(2) == 3
+    assert one.end("fail", first, error="down") == (200, ["done"])
+    assert one.end("fail", second, error="no such order", then="dead") == (200, ["done"])
+    assert one.end("fail", third, crashed=True) == (200, ["done"])
+    assert [state_of(job) for job in jobs] == ["ready", "dead", "ready"]
 
 
 @pytest.mark.promise("remote-handle-completes-its-execution-only")

@@ -345,6 +345,7 @@ def test_operator_and_enqueuer_roles_all_operations_succeed(superuser, as_role, 
             assert job.cancel()
             job.refresh_from_db()
             assert job.retry()
+            assert Job.objects.filter(pk=job.pk).set_max_attempts(77) == 1
             assert Job.objects.filter(pk=job.pk).cancel() == 1
             override_limit("stripe", rate="5/m")
             override_limit("stripe", burst=2)

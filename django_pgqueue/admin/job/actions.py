@@ -1,4 +1,4 @@
-"""The acts on jobs in the admin: retry, acknowledge, cancel, run, move and delete.
+"""The acts on jobs in the admin: retry, acknowledge, cancel, run, move, change attempts, erase and delete.
 
 Called by `jobs`, for one job or for a selection. The transitions are those of `lifecycle`. Each one changes a job only
 if the job is still as the page showed it (see `shown`), so a double click or a second operator cannot run a job twice.
@@ -31,6 +31,7 @@ from django_pgqueue.states import KEPT_BY_DELETE, NEED_TEXTS, Seen, State, Trans
 
 from .operations import (
     AcknowledgeOperation,
+    AttemptsOperation,
     CancelOperation,
     DeleteOperation,
     EraseOperation,
@@ -65,6 +66,11 @@ RUN_NOW: Final = JobOperation(
 MOVE: Final = MoveOperation(
     "move", acts.MOVE, ngettext_lazy("%(count)d job is moved.", "%(count)d jobs are moved.", "count")
 )
+SET_MAX_ATTEMPTS: Final = AttemptsOperation(
+    "attempts",
+    acts.SET_MAX_ATTEMPTS,
+    ngettext_lazy("The attempts of %(count)d job are changed.", "The attempts of %(count)d jobs are changed.", "count"),
+)
 DELETE: Final = DeleteOperation(
     "delete", acts.DELETE, ngettext_lazy("%(count)d job is deleted.", "%(count)d jobs are deleted.", "count")
 )
@@ -73,7 +79,7 @@ ERASE: Final = EraseOperation(
     acts.ERASE,
     ngettext_lazy("Values of %(count)d job are erased.", "Values of %(count)d jobs are erased.", "count"),
 )
-ON_ONE_JOB: Final = (RETRY, ACKNOWLEDGE, CANCEL, RUN_NOW, MOVE, ERASE, DELETE)
+ON_ONE_JOB: Final = (RETRY, ACKNOWLEDGE, CANCEL, RUN_NOW, MOVE, SET_MAX_ATTEMPTS, ERASE, DELETE)
 """The operations that the page of a job offers."""
 
 

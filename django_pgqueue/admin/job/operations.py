@@ -2,8 +2,8 @@
 
 `actions` has the list of them, and runs them. Retrying succeeded jobs needs a confirmation (see `confirmation`). So
 does retrying one job that *Edit and retry* has made a new job of; a retry of several jobs leaves such jobs out. Cancels
-of running jobs, moves, erasures, deletions and acknowledgements ask on pages of their own, which carry what the page
-before showed, so the answer applies to that state only.
+of running jobs, moves, changes of attempts, erasures, deletions and acknowledgements ask on pages of their own, which
+carry what the page before showed, so the answer applies to that state only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from django import forms
 from django.contrib.admin import AdminSite
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.core.exceptions import ValidationError
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
@@ -32,8 +31,9 @@ from django_pgqueue.admin.buttons import back_of
 from django_pgqueue.admin.formatting import visible
 from django_pgqueue.admin.forms import confirmation
 from django_pgqueue.admin.forms.erase_form import ask_what, erase
-from django_pgqueue.admin.forms.form_page import PlaceForm, form_page
+from django_pgqueue.admin.forms.form_page import form_page
 from django_pgqueue.admin.forms.reason_form import ask_reason, reason_of
+from django_pgqueue.admin.forms.value_forms import ask_attempts, ask_where, attempts_form, move_form
 from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.admin.row_operations import Operation
 from django_pgqueue.models import Job
@@ -104,8 +104,8 @@ class JobOperation(Operation):
 
     @property
     def target(self) -> dict[str, Any]:
-        """Where the act moves the jobs, as the audit stores it."""
-        names = {"queue_name": "to_queue", "priority": "to_priority"}
+        """What the act changes the jobs to, as the audit stores it."""
+        names = {"queue_name": "to_queue", "priority": "to_priority", "max_attempts": "max_attempts"}
         return {names[name]: value for name, value in self.options.items() if name in names and value is not None}
 
     def log(self, request: HttpRequest, changed: Sequence[Job], asked: int) -> None:
@@ -114,44 +114,35 @@ class JobOperation(Operation):
         log_change(request, changed, format_lazy(form, self.text or self.label))
 
 
-class MoveForm(PlaceForm):
-    """Where to move a job. At least one of the two fields has a value."""
-
-    def clean(self) -> dict[str, Any]:
-        given = super().clean()
-        if not self.errors and given.get("queue_name") is None and given.get("priority") is None:
-            raise ValidationError(_("Enter a queue, a priority, or both."))
-        return given
-
-
 @dataclass(frozen=True)
 class MoveOperation(JobOperation):
     """Moves a ready job. It asks for the queue and the priority."""
 
     def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
-        form = _move_form(request, job)
-        if form.is_bound and form.is_valid():
-            return None
-        values = {"queue": visible(job.queue_name), "priority": job.priority}
-        note = _("The job is in the queue %(queue)s, with the priority %(priority)s. Its due time stays.") % values
-        return form_page(
-            request,
-            site,
-            form,
-            title=_("Move %(job)s") % {"job": visible(str(job))},
-            submit=_("Move"),
-            back=page_url(request, "job_change", job.pk),
-            notes=[note, _("An empty field changes nothing.")],
-            hidden=shown.hidden(seen),
-        )
+        return ask_where(request, job, seen, site)
 
     def as_chosen(self, request: HttpRequest, job: Job) -> JobOperation:
-        form = _move_form(request, job)
+        form = move_form(request, job)
         form.is_valid()  # `ask()` has seen that it is
         options = {name: form.cleaned_data[name] for name in ("queue_name", "priority")}
         forms = {"queue_name": _("to the queue %s"), "priority": _("to the priority %s")}
         texts = [forms[name] % value for name, value in options.items() if value is not None]
         return replace(self, text=f"{self.label} {', '.join(texts)}", options=options)
+
+
+@dataclass(frozen=True)
+class AttemptsOperation(JobOperation):
+    """Changes how many attempts of an unfinished job may count. It asks for the number and for a reason."""
+
+    def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
+        return ask_attempts(request, job, seen, site)
+
+    def as_chosen(self, request: HttpRequest, job: Job) -> JobOperation:
+        form = attempts_form(request, job)
+        form.is_valid()  # `ask()` has seen that it is
+        most, reason = form.cleaned_data["max_attempts"], form.cleaned_data["reason"]
+        text = _("Change the attempts to %(most)s at most: %(reason)s") % {"most": most, "reason": reason}
+        return replace(self, text=text, options={"max_attempts": most}, reason=reason)
 
 
 class CancelOperation(JobOperation):
@@ -253,8 +244,3 @@ def _same_action(request: HttpRequest, seen: Mapping[int, Seen]) -> SafeString:
     """Return the hidden inputs with which the answer to a question runs the same action of the list."""
     action = shown.hidden_input("action", request.POST.get("action", ""))
     return action + shown.hidden_input(ACTION_CHECKBOX_NAME, next(iter(seen)))
-
-
-def _move_form(request: HttpRequest, job: Job) -> MoveForm:
-    """Return the form, with the posted values unless the button on the job's page was pressed."""
-    return MoveForm(request.POST if "queue_name" in request.POST else None, database=str(job._state.db))

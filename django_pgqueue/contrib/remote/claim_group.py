@@ -43,6 +43,8 @@ class WaitingClaim:
     digest: bytes
     """The digest of its token, which can be revoked meanwhile."""
     limit: int
+    lease_seconds: float | None
+    """How long the leases of its jobs last. None: as long as those of local workers."""
     deadline: float
     """When to answer that there are no jobs, by the monotonic clock."""
     loop: asyncio.AbstractEventLoop
@@ -81,11 +83,12 @@ class ClaimGroup:
         self.try_at, self._idle_steps = 0.0, 0
         self.lanes.expect_jobs()
 
-    def claim(self, connection: EngineConnection, worker_id: int, limit: int) -> list[Claimed]:
-        """Claim up to `limit` jobs for a worker. If no job is due, set the time of the next try."""
+    def claim(self, connection: EngineConnection, waiting: WaitingClaim) -> list[Claimed]:
+        """Claim jobs for a machine. If no job is due, set the time of the next try."""
         self.used_at = time.monotonic()
+        self._claimer.worker_id, self._claimer.lease_seconds = waiting.worker_id, waiting.lease_seconds
         for _ in range(FOREIGN_TRIES):
-            claimed = self._claim_anywhere(connection, worker_id, limit)
+            claimed = self._claim_anywhere(connection, waiting.limit)
             accepted = self._without_foreign(connection, claimed)
             if accepted or not claimed:
                 break
@@ -95,24 +98,21 @@ class ClaimGroup:
             self._rest()
         return accepted
 
-    def _claim_anywhere(self, connection: EngineConnection, worker_id: int, limit: int) -> list[Claimed]:
+    def _claim_anywhere(self, connection: EngineConnection, limit: int) -> list[Claimed]:
         from_start = time.monotonic() >= self._full_scan_at
-        claimed = self._claim_from(connection, worker_id, limit, from_start=from_start)
+        claimed = self._claim_from(connection, limit, from_start=from_start)
         if not claimed and not from_start and time.monotonic() >= self._full_scan_at:
             from_start = True
-            claimed = self._claim_from(connection, worker_id, limit, from_start=True)
+            claimed = self._claim_from(connection, limit, from_start=True)
         self._scanned_from_start = from_start
         return claimed
 
-    def _claim_from(
-        self, connection: EngineConnection, worker_id: int, limit: int, *, from_start: bool
-    ) -> list[Claimed]:
+    def _claim_from(self, connection: EngineConnection, limit: int, *, from_start: bool) -> list[Claimed]:
         began = time.monotonic()
         cursors = self.lanes.ordered(connection, from_start=from_start, most=limit)
         claimed: list[Claimed] = []
         if cursors:
             self._slots.opened = limit  # the machine has this many free slots, and nothing is prefetched beyond them
-            self._claimer.worker_id = worker_id
             claimed = self._claimer.claim(connection, cursors, limit)
         if from_start:
             self._full_scan_at = time.monotonic() + self._full_scan_pacing.after(time.monotonic() - began)

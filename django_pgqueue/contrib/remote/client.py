@@ -114,17 +114,24 @@ class RemoteClient:
         *,
         limit: int = 1,
         wait_seconds: float = 0.0,
+        lease_seconds: float | None = None,
         queue_names: Sequence[str] = (),
         task_names: Sequence[str] = (),
     ) -> list[Execution]:
-        """Claim up to `limit` jobs. If no job is due, the server waits up to `wait_seconds` (at most 25) for one."""
-        body = {
+        """Claim up to `limit` jobs. If no job is due, the server waits up to `wait_seconds` (at most 25) for one.
+
+        With `lease_seconds`, their leases and each extension last so long, from the server's `lease_seconds` to its
+        `max_lease_seconds`. If this machine is lost, another worker gets the jobs only after that.
+        """
+        body: dict[str, Any] = {
             "worker": worker,
             "limit": limit,
             "wait_seconds": wait_seconds,
             "queues": list(queue_names),
             "tasks": list(task_names),
         }
+        if lease_seconds is not None:
+            body["lease_seconds"] = lease_seconds
         executions: list[Execution] = self._post("claim", body, wait_seconds)["executions"]
         return executions
 

@@ -4,6 +4,8 @@ A handle contains everything that the server needs to write how an execution end
 that. The signature binds it to the project's SECRET_KEY, to the database and to the token: a machine cannot make one,
 and a handle that was stolen is useless without the token. A handle is not encrypted.
 
+A claim can ask for a longer lease. The handle keeps its length too, so each extension is as long as the claim asked.
+
 The id of an execution and the time of its claim are the fence. Ids recur after a restored dump, the time does not.
 """
 
@@ -50,12 +52,15 @@ def read_worker(text: str, token_id: int, alias: str) -> WorkerHandle:
     return WorkerHandle(*_read(text, WORKER_SALT, token_id, alias, "worker"))
 
 
-def sign_execution(job: Claimed, worker_id: int, token_id: int, alias: str) -> str:
-    """Return the handle of a claimed job."""
+def sign_execution(
+    job: Claimed, worker_id: int, token_id: int, alias: str, *, lease_seconds: float | None = None
+) -> str:
+    """Return the handle of a claimed job. `lease_seconds` is None unless its claim asked for a longer lease."""
     values = {name: getattr(job, name) for name in OF_CLAIMED}
     values |= {"claimed_ms": int(job.claimed_ms), "run_after": job.run_after.timestamp()}
     group = [bool(job.in_graph), job.batch_id] if job.in_graph or job.batch_id is not None else []
-    return signing.dumps([alias, token_id, worker_id, *values.values(), *group], salt=EXECUTION_SALT)
+    more = group if lease_seconds is None else [bool(job.in_graph), job.batch_id, lease_seconds]
+    return signing.dumps([alias, token_id, worker_id, *values.values(), *more], salt=EXECUTION_SALT)
 
 
 class ExecutionHandle(NamedTuple):
@@ -64,6 +69,8 @@ class ExecutionHandle(NamedTuple):
     claimed: Claimed
     """The job without its arguments and headers."""
     worker_id: int
+    lease_seconds: float | None
+    """How long each extension of its lease lasts. None: as long as the leases of local workers."""
 
 
 def read_execution(text: str, token_id: int, alias: str) -> ExecutionHandle | None:
@@ -73,7 +80,8 @@ def read_execution(text: str, token_id: int, alias: str) -> ExecutionHandle | No
         known = dict(zip(OF_CLAIMED, values[: len(OF_CLAIMED)], strict=True))
     except (Problem, ValueError):  # ValueError: a handle of another release
         return None
-    in_graph, batch_id = (*values[len(OF_CLAIMED) :], None, None)[:2]  # a handle of a job without a batch has neither
+    # A handle of a job without a batch, whose claim asked for no lease, has none of these.
+    in_graph, batch_id, lease_seconds = (*values[len(OF_CLAIMED) :], None, None, None)[:3]
     seconds_ago = max(0.0, time.time() - known["claimed_ms"] / 1000)
     known |= {"claimed_ms": float(known["claimed_ms"]), "run_after": datetime.fromtimestamp(known["run_after"], UTC)}
     claimed = Claimed(
@@ -84,7 +92,7 @@ def read_execution(text: str, token_id: int, alias: str) -> ExecutionHandle | No
         batch_id=batch_id,
         in_graph=in_graph or None,
     )
-    return ExecutionHandle(claimed, worker_id)
+    return ExecutionHandle(claimed, worker_id, lease_seconds)
 
 
 def _read(text: str, salt: str, token_id: int, alias: str, kind: str) -> list[Any]:

@@ -59,6 +59,7 @@ def failed(alias: str, job: Claimed, fields: Fields) -> Report:
         report.ending, report.error, report.traceback = Ending.CANCELLED, report.error or CANCELLED, ""
     elif then == "retry":
         report.delay_seconds = _retry_delay(alias, job, report, fields.seconds("retry_in_seconds"))
+        report.is_exhausted = retry_policy.is_exhausted(job, None, has_crashed=report.ending is Ending.CRASHED)
     return report
 
 

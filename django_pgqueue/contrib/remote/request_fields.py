@@ -56,9 +56,10 @@ class Fields:
             raise self._wrong(name, f"a whole number from {low:,} to {high:,}")
         return value
 
-    def seconds(self, name: str, most: float = LONGEST_DELAY_SECONDS) -> float | None:
-        """Return a number of seconds, 0 or more. None: it is not there."""
-        return self._number(name, lambda value: 0 <= value <= most, f"a number of seconds from 0 to {most:,.0f}")
+    def seconds(self, name: str, most: float = LONGEST_DELAY_SECONDS, *, least: float = 0.0) -> float | None:
+        """Return a number of seconds between two bounds. None: it is not there."""
+        wanted = f"a number of seconds from {least:,g} to {most:,.0f}"
+        return self._number(name, lambda value: least <= value <= most, wanted)
 
     def number(self, name: str) -> float | None:
         """Return a finite number. None: it is not there."""

@@ -183,7 +183,8 @@ def extend(
     """Extend the leases of executions, and write their progress."""
     record_heartbeat(connection, worker)
     keys = {handle.claimed.execution_id: handle.claimed.key for handle in executions}
-    results = leases.extend_executions(connection, list(keys.values()), lease_seconds=get_settings().LEASE)
+    seconds = {handle.claimed.key: handle.lease_seconds or get_settings().LEASE for handle in executions}
+    results = leases.extend_executions(connection, seconds)
     noted = [Noted(keys[execution_id], each, 0.0) for execution_id, each in progress.items()]
     if noted:
         completions.note_progress(connection, noted)

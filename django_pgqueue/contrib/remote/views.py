@@ -47,6 +47,9 @@ MAX_BATCH: Final = 100
 """Maximum number of jobs in one claim, and of executions in one request."""
 MAX_WAIT_SECONDS: Final = 25.0
 """Proxies often end a request that is silent for 30 s."""
+LONGEST_LEASE_SECONDS: Final = 3600.0
+"""The longest lease that a claim may ask for. The job of a lost machine is stuck for so long. A machine that works
+longer extends its leases."""
 LATE_SECONDS: Final = 5.0
 """How long a claim waits beyond its time for a database that is slow."""
 OPENAPI: Final = Path(__file__).parent / "openapi.json"
@@ -83,6 +86,7 @@ async def workers(call: RemoteCall) -> Answer:
         "worker": sign_worker(worker, call.caller.token_id, call.alias),
         "worker_id": worker.worker_id,
         "lease_seconds": settings.LEASE,
+        "max_lease_seconds": _longest_lease_seconds(),
         "extend_seconds": settings.heartbeat_seconds,
         "max_batch": MAX_BATCH,
         "max_body_bytes": max_body_bytes(),
@@ -109,9 +113,10 @@ def _worker(call: RemoteCall, fields: Fields) -> WorkerHandle:
 @partial(endpoint, waits=True)
 async def claim(call: RemoteCall) -> Answer:
     """Claim jobs. If no job is due, wait for one."""
-    fields = Fields(call.body, ("worker", "limit", "wait_seconds", "queues", "tasks"))
+    fields = Fields(call.body, ("worker", "limit", "wait_seconds", "lease_seconds", "queues", "tasks"))
     worker = _worker(call, fields)
     limit = fields.integer("limit", 1, MAX_BATCH, 1)
+    lease_seconds = fields.seconds("lease_seconds", _longest_lease_seconds(), least=get_settings().LEASE)
     wait_seconds = min(fields.seconds("wait_seconds", MAX_WAIT_SECONDS) or 0.0, _longest_wait_seconds())
     scope = call.caller.scope.narrowed(
         fields.texts("queues", most=MAX_BATCH, longest=100), fields.texts("tasks", most=1000, longest=200)
@@ -123,6 +128,7 @@ async def claim(call: RemoteCall) -> Answer:
         worker_id=worker.worker_id,
         digest=call.caller.digest,
         limit=limit,
+        lease_seconds=lease_seconds,
         # Machines that began to wait together must not ask again together.
         deadline=time.monotonic() + wait_seconds * random.uniform(0.8, 1),  # noqa: S311 -- spreads load
         loop=loop,
@@ -136,12 +142,16 @@ async def claim(call: RemoteCall) -> Answer:
     except BaseException:  # the machine has gone, or a statement has failed
         call.engine.release_soon(jobs)
         raise
-    return Answer({"executions": [_execution(call, worker, each) for each in prepared]})
+    return Answer({"executions": [_execution(call, worker, each, lease_seconds) for each in prepared]})
 
 
 def _longest_wait_seconds() -> float:
     """Return how long a claim may wait: a worker that is silent for a lease would look lost."""
     return min(MAX_WAIT_SECONDS, get_settings().LEASE / 2)
+
+
+def _longest_lease_seconds() -> float:
+    return max(LONGEST_LEASE_SECONDS, get_settings().LEASE)
 
 
 async def _claimed(call: RemoteCall, waiting: WaitingClaim, wait_seconds: float) -> list[Claimed]:
@@ -158,11 +168,14 @@ async def _claimed(call: RemoteCall, waiting: WaitingClaim, wait_seconds: float)
     return waiting.future.result()
 
 
-def _execution(call: RemoteCall, worker: WorkerHandle, prepared: Prepared) -> dict[str, Any]:
+def _execution(
+    call: RemoteCall, worker: WorkerHandle, prepared: Prepared, lease_seconds: float | None
+) -> dict[str, Any]:
     job = prepared.claimed
     task = registry.get(job.task_name)
+    handle = sign_execution(job, worker.worker_id, call.caller.token_id, call.alias, lease_seconds=lease_seconds)
     return {
-        "execution": sign_execution(job, worker.worker_id, call.caller.token_id, call.alias),
+        "execution": handle,
         "job_id": job.job_id,
         "execution_id": job.execution_id,
         "task": job.task_name,
@@ -176,6 +189,7 @@ def _execution(call: RemoteCall, worker: WorkerHandle, prepared: Prepared) -> di
         "kwargs": prepared.kwargs,
         "headers": prepared.headers,
         "run_after": job.run_after.isoformat(),
+        "lease_seconds": lease_seconds or get_settings().LEASE,
         "timeout_seconds": None if task is None else task.timeout_seconds,
         "start_within_seconds": None if job.start_by is None else max(0.0, job.start_by - time.monotonic()),
     }

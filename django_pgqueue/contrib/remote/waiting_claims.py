@@ -232,7 +232,7 @@ class ClaimThread(Service):
             waiting = group.waiting[0]
             if not self._is_there(connection, group, waiting):
                 continue
-            claimed = group.claim(connection, waiting.worker_id, waiting.limit)
+            claimed = group.claim(connection, waiting)
             if claimed:
                 group.waiting.popleft()
                 self._answer(waiting, claimed)

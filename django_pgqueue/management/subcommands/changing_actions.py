@@ -44,8 +44,8 @@ from .subcommand import (
 
 MOST_JOBS: Final = 100_000
 """Jobs that one command changes at most without `--limit`. It keeps about 500 bytes of each in memory."""
-TARGETS: Final = ("to_queue", "to_priority")
-"""The options of `move` that the audit stores."""
+TARGETS: Final = ("to_queue", "to_priority", "max_attempts")
+"""The options of acts that the audit stores."""
 SHOWN_GROUPS: Final = 10
 SHOWN_IDS: Final = 5
 
@@ -55,12 +55,13 @@ class JobAction:
     """A change of jobs.
 
     Attributes:
-        act: The act. Its name is the word to type.
+        act: The act. Its name, with hyphens, is the word to type.
         done: What has happened to a changed job, such as "retried".
         words: The values of `--state`.
         default_words: Returns the states of the jobs to change without `--state`.
         options: Returns the options of `JobAct.change`. Raises `UsageError` for invalid ones.
         note: What does not change. The preview says it.
+        why_left: Returns why a job in a fitting state is left out, or "".
     """
 
     act: JobAct
@@ -69,10 +70,12 @@ class JobAction:
     default_words: Callable[[Options], tuple[str, ...]]
     options: Callable[[Options], dict[str, Any]] = lambda options: {}
     note: str = ""
+    why_left: Callable[[SeenJob, Mapping[str, Any]], str] = lambda job, options: ""
 
     @property
     def name(self) -> str:
-        return self.act.name
+        """The word to type."""
+        return self.act.name.replace("_", "-")
 
 
 def add_change_options(parser: ArgumentParser) -> None:
@@ -87,7 +90,8 @@ def add_change_options(parser: ArgumentParser) -> None:
     add_database(parser)
 
 
-def _add_arguments(words: Sequence[str], parser: ArgumentParser) -> None:
+def add_arguments(words: Sequence[str], parser: ArgumentParser) -> None:
+    """Add the ids, the filters with these words for states, and the options of every action."""
     parser.add_argument("ids", nargs="*", type=int, metavar="ID", help="Ids of jobs, instead of filters.")
     add_filters(parser, words)
     add_change_options(parser)
@@ -121,12 +125,12 @@ def run_action(
     if missing := sorted(set(filters.ids) - {job.pk for job in jobs}):
         raise NotFound(f"Job {missing[0]} does not exist in the database {filters.alias!r}.")
     states = {STATE_OF[word] for word in filters.words}
-    fitting = [job for job in jobs if job.state in states and not _is_done_before(action, job)]
+    fitting = [job for job in jobs if job.state in states and not action.why_left(job, change_options)]
     connection = connections[filters.alias]
     edited = edited_jobs(connection, action.act, [job.pk for job in fitting])
     left_out = {} if change_options.get("with_edited") else edited
     changing = [job for job in fitting if job.pk not in left_out]
-    _preview(action, changing, [job for job in jobs if job.pk not in left_out], out)
+    _preview(action, change_options, changing, [job for job in jobs if job.pk not in left_out], out)
     _preview_edited(edited, out, is_left_out=bool(left_out), with_ids=bool(filters.ids))
     if found.has_more:
         out.write(f"More jobs meet the filters. Repeat the command after the first {counted(options['limit'])}.")
@@ -141,17 +145,10 @@ def run_action(
     chosen = {**described(filters), **_details(options, len(left_out))}
     notes = {"total": len(changing), "reason": options["reason"], "rate": options["rate"]}
     stops = after_batch is not None
-    audit = ActAudit(connection, action.name, chosen, done_by=user_name(), stops_on_repeat=stops, **notes)
+    audit = ActAudit(connection, action.act.name, chosen, done_by=user_name(), stops_on_repeat=stops, **notes)
     seen = {job.pk: Seen(job.state, job.finished_at, job.run_after, job.acknowledged_at is not None) for job in fitting}
     changes = ActRun(connection, action.act, seen, audit, change_options, left_out)
     change_all(action.done, changes, audit, out, options["rate"], after_batch or (lambda job_ids: None))
-
-
-def _is_done_before(action: JobAction, job: SeenJob) -> bool:
-    """Return whether somebody has requested the change of a job before."""
-    if action is CANCEL_ACTION:
-        return job.cancel_requested_at is not None
-    return action is ACKNOWLEDGE_ACTION and job.acknowledged_at is not None
 
 
 def _details(options: Options, edited_count: int) -> dict[str, Any]:
@@ -162,6 +159,7 @@ def _details(options: Options, edited_count: int) -> dict[str, Any]:
 
 def _preview(
     action: JobAction,
+    change_options: Mapping[str, Any],
     fitting: Sequence[SeenJob],
     jobs: Sequence[SeenJob],
     out: Output,
@@ -176,8 +174,9 @@ def _preview(
     if len(groups) > SHOWN_GROUPS:
         out.write(f"            and {counted(len(groups) - SHOWN_GROUPS, 'more task')}")
     chosen = {job.pk for job in fitting}
-    for state, count in Counter(job.state for job in jobs if job.pk not in chosen).items():
-        out.write(f"{counted(count)} left out: {_why_left_out(action, state)}.")
+    left = [job for job in jobs if job.pk not in chosen]
+    for why, count in Counter(_why_left_out(action, change_options, job) for job in left).items():
+        out.write(f"{counted(count)} left out: {why}.")
     if fitting and action.note:
         out.write(action.note)
 
@@ -195,14 +194,13 @@ def _preview_edited(edited: Mapping[int, int | None], out: Output, *, is_left_ou
     out.write(f"{counted(len(edited))} left out: {EDITED} ({shown}).{hint}")
 
 
-def _why_left_out(action: JobAction, state: str) -> str:
-    if action is CANCEL_ACTION and state == State.RUNNING:
-        return "a worker is stopping it already"
-    if action is ACKNOWLEDGE_ACTION and state == State.DEAD:
-        return "acknowledged already"
-    if action is RETRY_ACTION and state in FINISHED_WORDS:
-        return f"{state}, and only dead jobs are retried without --finished"
-    return f"{state}, and {action.name} needs {' or '.join(dict.fromkeys(STATE_OF[word] for word in action.words))}"
+def _why_left_out(action: JobAction, change_options: Mapping[str, Any], job: SeenJob) -> str:
+    states = dict.fromkeys(STATE_OF[word] for word in action.words)
+    if job.state in states and (why := action.why_left(job, change_options)):
+        return why
+    if action is RETRY_ACTION and job.state in FINISHED_WORDS:
+        return f"{job.state}, and only dead jobs are retried without --finished"
+    return f"{job.state}, and {action.name} needs {' or '.join(states)}"
 
 
 # ---------------------------------------------------------------------------- the five actions
@@ -257,12 +255,14 @@ ACKNOWLEDGE_ACTION: Final = JobAction(
     lambda options: ("dead",),
     _acknowledge_options,
     "They stay dead. Their batches still count them as failed, and jobs that depend on them stay as they are.",
+    lambda job, options: "acknowledged already" if job.acknowledged_at is not None else "",
 )
 CANCEL_ACTION: Final = JobAction(
     acts.CANCEL,
     "Cancelled, or asked to stop,",
     (*READY_WORDS, *WAITING_WORDS, *RUNNING_WORDS),
     lambda options: (State.READY, State.WAITING, State.RUNNING),
+    why_left=lambda job, options: "a worker is stopping it already" if job.cancel_requested_at is not None else "",
 )
 MOVE_ACTION: Final = JobAction(
     acts.MOVE,
@@ -275,7 +275,7 @@ DELETE_ACTION: Final = JobAction(acts.DELETE, "Deleted", FINISHED_WORDS, lambda 
 
 
 def _add_retry(parser: ArgumentParser) -> None:
-    _add_arguments(RETRY_ACTION.words, parser)
+    add_arguments(RETRY_ACTION.words, parser)
     parser.add_argument("--finished", action="store_true", help="Also retry jobs that succeeded or were cancelled.")
     text = "Also retry jobs with these ids that were edited and retried as new jobs."
     parser.add_argument("--with-edited", action="store_true", help=text)
@@ -284,7 +284,7 @@ def _add_retry(parser: ArgumentParser) -> None:
 
 
 def _add_move(parser: ArgumentParser) -> None:
-    _add_arguments(MOVE_ACTION.words, parser)
+    add_arguments(MOVE_ACTION.words, parser)
     parser.add_argument("--to-queue", metavar="NAME", help="The queue to move the jobs to.")
     parser.add_argument("--to-priority", type=int, metavar="N", help="The priority to give to the jobs.")
 
@@ -299,14 +299,13 @@ def _run_retry(options: Options, out: Output) -> None:
     return retry_with_dependents(options, out)
 
 
-def _subcommand(
-    action: JobAction, text: str, add_arguments: Callable[[ArgumentParser], Any] | None = None
-) -> Subcommand:
-    return Subcommand(action.name, text, add_arguments or partial(_add_arguments, action.words), partial(_run, action))
+def subcommand(action: JobAction, text: str, add_options: Callable[[ArgumentParser], Any] | None = None) -> Subcommand:
+    """Return the subcommand of an action. `add_options` adds its arguments, if it has some of its own."""
+    return Subcommand(action.name, text, add_options or partial(add_arguments, action.words), partial(_run, action))
 
 
 RETRY: Final = Subcommand("retry", "Make dead jobs ready again, with all their attempts.", _add_retry, _run_retry)
-ACKNOWLEDGE: Final = _subcommand(ACKNOWLEDGE_ACTION, "Take dead jobs out of the lists, without a retry.")
-CANCEL: Final = _subcommand(CANCEL_ACTION, "Cancel waiting jobs, and ask running ones to stop.")
-MOVE: Final = _subcommand(MOVE_ACTION, "Move waiting jobs to another queue or priority.", _add_move)
-DELETE: Final = _subcommand(DELETE_ACTION, "Delete finished jobs and their attempts.")
+ACKNOWLEDGE: Final = subcommand(ACKNOWLEDGE_ACTION, "Take dead jobs out of the lists, without a retry.")
+CANCEL: Final = subcommand(CANCEL_ACTION, "Cancel waiting jobs, and ask running ones to stop.")
+MOVE: Final = subcommand(MOVE_ACTION, "Move waiting jobs to another queue or priority.", _add_move)
+DELETE: Final = subcommand(DELETE_ACTION, "Delete finished jobs and their attempts.")

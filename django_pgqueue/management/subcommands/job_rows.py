@@ -126,12 +126,17 @@ class SeenJob:
     run_after: datetime
     cancel_requested_at: datetime | None
     acknowledged_at: datetime | None
+    attempt: int
+    max_attempts: int
 
 
 def read_seen(alias: str, ids: Sequence[int]) -> list[SeenJob]:
     """Return what an action has to know of these jobs, in the order of `ids`, in batches."""
     found: dict[int, SeenJob] = {}
-    columns = ("pk", "task_name", "state", "finished_at", "run_after", "cancel_requested_at", "acknowledged_at")
+    columns = (
+        *("pk", "task_name", "state", "finished_at", "run_after", "cancel_requested_at", "acknowledged_at"),
+        *("attempt", "max_attempts"),
+    )
     for start in range(0, len(ids), BATCH_SIZE):
         jobs = Job.objects.using(alias).filter(pk__in=ids[start : start + BATCH_SIZE])
         found.update((row[0], SeenJob(*row)) for row in jobs.values_list(*columns))

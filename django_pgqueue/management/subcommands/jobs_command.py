@@ -1,4 +1,4 @@
-"""`manage.py pgqueue jobs list|show|retry|cancel|move|delete`: find jobs, look at one, and change many."""
+"""`manage.py pgqueue jobs list|show|retry|cancel|move|set-max-attempts|delete`: find, show and change jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from django_pgqueue.display import duration
 from django_pgqueue.job_search import SEARCHED, find
 
-from . import changing_actions, show_action
+from . import attempts_action, changing_actions, show_action
 from .filter_options import add_filters, filters_of, mistyped_names
 from .job_rows import JobRow, read_rows
 from .output import Column, Output, counted
@@ -74,7 +74,7 @@ def _list(options: Options, out: Output) -> None:
 
 JOBS = Subcommand(
     "jobs",
-    "Find jobs, look at one, and retry, acknowledge, cancel, move or delete many.",
+    "Find jobs, look at one, and retry, acknowledge, cancel, move, change or delete many.",
     actions=(
         Subcommand("list", "List jobs, by state, queue, task, time or error.", _add_list, _list),
         Subcommand(
@@ -84,6 +84,7 @@ JOBS = Subcommand(
         changing_actions.ACKNOWLEDGE,
         changing_actions.CANCEL,
         changing_actions.MOVE,
+        attempts_action.SET_MAX_ATTEMPTS,
         changing_actions.DELETE,
     ),
 )

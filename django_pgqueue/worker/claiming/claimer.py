@@ -53,6 +53,8 @@ class Claimer:
         self.in_flight = in_flight
         self.lanes = lanes
         self.worker_id = worker_id
+        self.lease_seconds: float | None = None
+        """How long the leases of the claimed jobs last, if a remote worker asks for longer ones than `LEASE`."""
         self._reactions = reactions
         self._plain, self._limited, self._chunks = PlainKind(lanes), LimitedKind(lanes), ChunkKind(lanes)
         self._refusals = Refusals(
@@ -207,7 +209,8 @@ class Claimer:
 
     def _options(self) -> dict[str, Any]:
         """Return the arguments that all claims share."""
-        return {"worker_id": self.worker_id, "lease_seconds": get_settings().LEASE, **self._exclusions()}
+        lease_seconds = self.lease_seconds or get_settings().LEASE
+        return {"worker_id": self.worker_id, "lease_seconds": lease_seconds, **self._exclusions()}
 
 
 def _unprepared(connection: Connection) -> AbstractContextManager[None]:

@@ -77,6 +77,7 @@ def _as_dead(report: Report, error: Exception) -> Report:
         ending=Ending.CRASHED if report.ending is Ending.CRASHED else Ending.FAILED,
         result=None,
         delay_seconds=None,
+        is_exhausted=False,
         exception_class=_ascii(class_path(error)),
         error=storable(_ascii(reason), MAX_ERROR_CHARACTERS),
         traceback="",

@@ -16,6 +16,7 @@ from operator import attrgetter, countOf
 from typing import Final, NamedTuple
 
 from django_pgqueue.db.statements import Connection
+from django_pgqueue.declared.retry import DEFAULT_BACKOFF
 from django_pgqueue.declared.steps import FOREVER_SECONDS
 from django_pgqueue.ground.endings import ENDINGS, SUCCESSES, Ending
 from django_pgqueue.ground.log_events import job_event
@@ -33,6 +34,7 @@ from django_pgqueue.lifecycle.types import (
     TransitionStatus,
 )
 from django_pgqueue.reactions import JobTransition, Reactions, ended
+from django_pgqueue.states import State
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.atomic import NoTransaction
 from django_pgqueue.worker.execution.job_events import FOREGROUND
@@ -233,10 +235,22 @@ def _write_failed(connection: Connection, reports: Sequence[Report]) -> dict[int
             r.exception_class,
             r.error,
             r.traceback,
+            DEFAULT_BACKOFF(r.claimed.attempt, None) if r.is_exhausted else None,
         )
         for r in reports
     ]
-    return completions.fail(connection, rows)
+    results = completions.fail(connection, rows)
+    for report, row in zip(reports, rows, strict=True):
+        _note_changed_attempts(report, row, results[report.claimed.execution_id])
+    return results
+
+
+def _note_changed_attempts(report: Report, row: Failed, result: TransitionResult) -> None:
+    """Correct the delay of a report if an operator has changed the job's `max_attempts` since its claim."""
+    if result.status is TransitionStatus.DONE and result.state is State.READY:
+        report.delay_seconds = row.spare_seconds if row.delay_seconds is None else row.delay_seconds
+    elif result.status is TransitionStatus.DONE and result.state is State.DEAD:
+        report.delay_seconds = None
 
 
 def _released_rows(reports: Sequence[Report]) -> list[Released]:

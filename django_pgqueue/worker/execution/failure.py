@@ -113,6 +113,7 @@ def _failed(report: Report, exception: BaseException, alias: str) -> None:
     report.traceback = error_text.traceback_text(exception)
     if is_a(exception, Dead) or is_a(exception, ResultNotStored):
         return
+    report.is_exhausted = retry_policy.is_exhausted(report.claimed, exception)
     if is_a(exception, Retry) and exception.after_seconds is not None:
         last = report.claimed.attempt >= report.claimed.max_attempts
         report.delay_seconds = None if last else exception.after_seconds
@@ -140,6 +141,7 @@ def given_up(claimed: Claimed, started_at: float, *, alias: str, stack: str, can
             started_at,
             time.monotonic(),
             delay_seconds=retry_policy.delay_after_failure(job, timeout, alias=alias, in_time=True),
+            is_exhausted=retry_policy.is_exhausted(job, timeout),
             exception=timeout,
             exception_class=error_text.class_path(timeout),
             error=error_text.message(timeout),

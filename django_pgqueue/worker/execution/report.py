@@ -42,6 +42,8 @@ class Report:
     result: str | None = field(default=None, repr=False)
     """JSON text, or None if the result is not stored."""
     delay_seconds: float | None = None
+    is_exhausted: bool = False
+    """Whether the job has no delay only because this was its last attempt by the claim."""
     holds_key: bool = False
     """Whether the task raised `Throttled`: the limit key is held for `delay_seconds`."""
     suspension: Suspension | None = None
@@ -104,6 +106,7 @@ def last_resort(claimed: Claimed, started_at: float, *, may_be_committed: bool =
         delay_seconds = None if is_last else DEFAULT_BACKOFF(job.attempt, None)
         report = Report(job, Ending.FAILED, started_at, time.monotonic(), error=RESULT_UNKNOWN)
         report.delay_seconds, report.may_be_committed = delay_seconds, may_be_committed
+        report.is_exhausted = is_last
         return report
 
     return for_each_job(claimed, report_of)

@@ -73,11 +73,27 @@ def delay_after_crash(
     job.
     """
     has_started = isinstance(job, Claimed) or job.started
-    if has_started and job.crashes + 1 >= get_settings().CRASH_BUDGET:
+    if has_started and _is_last_crash(job):
         return None
     known = job._replace(task_name="") if by_default else job
     delay_seconds = delay_after_failure(known, None, alias=alias, in_time=True)
     return delay_seconds if delay_seconds is None or job.crashes else 0.0
+
+
+def is_exhausted(job: Claimed, exception: BaseException | None, *, has_crashed: bool = False) -> bool:
+    """Return whether a job gets no further attempt only because this was its last one.
+
+    An operator can raise `max_attempts` while the attempt runs. Then the job runs again. `has_crashed`: the job has
+    ended its process.
+    """
+    if job.attempt < job.max_attempts or (has_crashed and _is_last_crash(job)):
+        return False
+    task = registry.get(job.task_name)
+    return task is None or exception is None or task.is_retryable(exception)
+
+
+def _is_last_crash(job: Claimed | OpenExecution) -> bool:
+    return job.crashes + 1 >= get_settings().CRASH_BUDGET
 
 
 def delay_while_unknown(unknown_seconds: float | None) -> float | None:

@@ -218,6 +218,7 @@ class IsolatedAttempt:
         report = self._report(Ending.CRASHED, f"{ISOLATED_DIED} ({how})")
         for each in (report, *report.others):
             each.delay_seconds = retry_policy.delay_after_crash(each.claimed, alias=self.alias)
+            each.is_exhausted = retry_policy.is_exhausted(each.claimed, None, has_crashed=True)
         return report
 
     def _report_without_process(self, error: OSError) -> Report:

@@ -23,7 +23,7 @@ LENGTH: Final = struct.Struct("=I")
 
 KEPT: Final = (
     *("started_at", "finished_at", "result", "delay_seconds", "holds_key", "may_be_committed", "has_steps"),
-    *("suspension", "has_compensations"),
+    *("suspension", "has_compensations", "is_exhausted"),
     *("exception_class", "error", "traceback"),
 )
 """Fields of a report that go through the socket unchanged."""

@@ -486,7 +486,35 @@ AUDITED = of_tests(
     Mutant("a run of a schedule has no job", "name, by, [fired.job_id])", "name, by)", inside="run_now"),
     Mutant("a closed batch has no entry", "if was_open:", "if False:", inside="batch_closing.close_batch"),
 )
+ATTEMPTS = of_tests(
+    ("tests/worker/test_changed_attempts.py",),
+    Mutant(
+        "a failure does not compare the row's attempts",
+        "CASE WHEN locked.has_more THEN coalesce(",
+        "CASE WHEN true THEN coalesce(",
+        "FAIL",
+    ),
+    Mutant(
+        "a job that got attempts is dead",
+        "coalesce(given.delay_seconds, given.spare_seconds)",
+        "given.delay_seconds",
+        "FAIL",
+    ),
+    Mutant(
+        "a running job loses its present attempt",
+        "job.state = 'running' THEN 0 ELSE 1 END",
+        "job.state = 'running' THEN 1 ELSE 1 END",
+        "SET_MAX_ATTEMPTS",
+    ),
+    Mutant(
+        "a change of attempts does not compare run_after",
+        " AND (seen.state = '' OR job.state = seen.state AND job.run_after = seen.instant::timestamptz) AS changes",
+        " AS changes",
+        "SET_MAX_ATTEMPTS",
+    ),
+)
 OPERATORS = [
+    *ATTEMPTS,
     *(*EXACT, *SHELL, *CLICKS, *MEETING, *MANY, *ELSEWHERE, *READING, *DOCTOR),
     *(*PARAMETERS, *ONE_RECORD, *UNSEEN, *LINES, *GONE, *NAMES, *AUDITED),
 ]

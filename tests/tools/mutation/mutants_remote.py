@@ -32,6 +32,18 @@ INTERFACE = of_tests(
         "EXTEND_EACH",
     ),
     Mutant(
+        "an extension is as long as the leases of local workers",
+        "handle.lease_seconds or get_settings().LEASE for",
+        "get_settings().LEASE for",
+        inside="transitions.extend",
+    ),
+    Mutant(
+        "the lease of one machine is that of the next",
+        "waiting.worker_id, waiting.lease_seconds",
+        "waiting.worker_id, waiting.lease_seconds or self._claimer.lease_seconds",
+        inside="ClaimGroup.claim",
+    ),
+    Mutant(
         "a revoked token is valid",
         "      AND revoked_at IS NULL\n      AND",
         "      AND",

@@ -338,7 +338,9 @@ MUTANTS = [
     ),
     Mutant("prune begins with the newest", "ORDER BY finished_at\n", "ORDER BY finished_at DESC\n", "FINISHED_JOBS"),
     Mutant("prune knows no limit", "LIMIT %(limit)s::bigint\n", "LIMIT 1000 + %(limit)s::bigint\n", "FINISHED_JOBS"),
-    Mutant("one crash more than the budget", "job.crashes + 1 >=", "job.crashes >=", inside="delay_after_crash"),
+    Mutant(
+        "one crash more than the budget", "job.crashes + 1 >=", "job.crashes >=", inside="retry_policy._is_last_crash"
+    ),
     Mutant("the unstarted have a crash budget", "if has_started and", "if", inside="delay_after_crash"),
     Mutant(
         "one attempt more than the maximum",
