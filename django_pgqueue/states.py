@@ -28,7 +28,9 @@ class State(StrEnum):
 FINISHED: Final = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})
 """Final states. Only an operator's retry leaves them. Pruning, and an operator, delete jobs in these states."""
 
-READY_WORDS: Final = ("ready", "due", "scheduled", "retrying", "paused")
+READY_WORDS: Final = ("ready", "due", "scheduled", "retrying", "unknown", "paused")
+LATER_WORDS: Final = ("scheduled", "retrying", "unknown")
+"""The words of ready jobs that are due later."""
 WAITING_WORDS: Final = ("waiting",)
 RUNNING_WORDS: Final = ("running", "lost", "cancelling")
 FINISHED_WORDS: Final = ("succeeded", "dead", "acknowledged", "cancelled")

@@ -26,7 +26,7 @@ COUNTS: Final[dict[str, tuple[str, Promise | str]]] = {
     "worker_changelist": ("workers", _("live worker processes")),
     "tasks": ("unknown", _("jobs that workers do not know")),
     "limits": ("held", _("jobs that a limit does not admit now")),
-    "pause_changelist": ("paused", _("due jobs of paused queues and tasks")),
+    "pause_changelist": ("paused", _("due jobs of paused queues, tasks and limits")),
 }
 """The figure of the overview that each page has in the sidebar, and what it counts."""
 

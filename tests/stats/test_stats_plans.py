@@ -189,6 +189,10 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"limit": LIMIT, "dependents": 10, "tasks": 20},
         {"pgqueue_job_dead", "pgqueue_dependency_needs", "pgqueue_job_pkey"},
     ),
+    "ACKNOWLEDGED_DEPENDENCIES": (
+        {"limit": LIMIT, "edges": LIMIT, "tasks": 20},
+        {"pgqueue_job_waiting", "pgqueue_dependency_pkey", "pgqueue_job_pkey"},
+    ),
     "FAILING_SCHEDULES": (
         {"schedules": 40, "runs": 10, "late_seconds": 60.0, "least": 3, "limit": 20},
         {"pgqueue_schedulerun_tick", "pgqueue_job_pkey"},
