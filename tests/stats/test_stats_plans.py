@@ -226,6 +226,10 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {**SINCE_2000, "limit": LIMIT, "task_name": "task1", "exception_class": "x"},
         {"pgqueue_job_dead", "pgqueue_execution_job"},
     ),
+    "DEAD_RELEASES": (
+        {**SINCE_2000, "limit": LIMIT, "task_name": "task1", "exception_class": "x", "releases": 20},
+        {"pgqueue_job_dead", "pgqueue_execution_job", "pgqueue_worker_pkey"},
+    ),
     "DEAD_BEYOND": ({**SINCE_2000, "limit": LIMIT}, {"pgqueue_job_dead"}),
     "RUNS_OF_SCHEDULES": (
         {"schedule_ids": "{1,2,3}", "limit": 11, "with_attempts": True},
@@ -325,6 +329,7 @@ def test_every_statement_on_large_tables_has_a_case():
         "LAST_ID",
         "FIRST_ID_SINCE",
         "MAY_READ_SCHEDULES",
+        "OPENED_BREAKERS",
     }
     assert {name.partition(" ")[0] for name in CASES} | others == set(READING)
 

@@ -51,8 +51,8 @@ ORDER BY dead DESC, task_name
 
 # Return the schedules that are on and late, could not be fired, or whose latest jobs died: the task, how late they are,
 # the problem, how many jobs died since the latest one that succeeded, whether these are all, the latest dead job, and
-# the job of the latest run if the next run waits for its end. Jobs that were acknowledged do not count. Nobody knows how
-# a removed job ended, so the count does not go on behind it.
+# the job of the latest run if the next run waits for its end. Jobs that were acknowledged do not count. The count does
+# not go on behind a removed job, because nobody knows how that ended.
 #
 # Index: pgqueue_schedulerun_tick and pgqueue_job_pkey for each run
 # Cost:  reads the schedules, and at most `runs` runs and jobs of each of the first `schedules` schedules: those with a
