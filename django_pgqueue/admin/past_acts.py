@@ -68,21 +68,21 @@ def chart_marks(
     """
     past = past_acts(ON_CHARTS, since, until, of_many=OF_MANY, database=alias)
     found = [_mark_of_start(request, start) for start in past.starts]
-    shown = Shown(queue, task, alias, since, until)
+    scope = ChartScope(queue, task, alias, since, until)
     for act in past.acts:
-        if act.can_concern(QUEUES, {queue}) if queue is not None and act.named(QUEUES) else shown.has(act):
+        if act.can_concern(QUEUES, {queue}) if queue is not None and act.named(QUEUES) else scope.has(act):
             url = page_url(request, "bulk_act", id=act.act_id)
             found.append(Mark(act.began_at, act_text(request, act), KINDS.get(act.action, "act"), url))
     found += [
         _mark_of_breaker(request, breaker)
         for breaker in opened_breakers(since, until, alias)
-        if shown.has_any(_tasks_of_limit(breaker.limit_key))
+        if scope.has_any(_tasks_of_limit(breaker.limit_key))
     ]
     found.sort(key=lambda mark: mark.at)
     return ChartMarks(found[-MARKS_SHOWN:], len(found) > MARKS_SHOWN)
 
 
-class Shown:
+class ChartScope:
     """The queue and the task that a chart shows. None: all of them."""
 
     def __init__(self, queue: str | None, task: str | None, alias: str, since: datetime, until: datetime) -> None:

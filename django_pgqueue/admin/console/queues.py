@@ -176,7 +176,7 @@ def held_note(depth: Depth) -> str:
 
 
 NOTES: Final = {"due": held_note, "running": prefetched_note}
-"""What the list of the jobs in a state has that its number does not count."""
+"""Functions of states that return what the list of the jobs has and their number does not count."""
 
 
 def _clear_url(request: HttpRequest, queue: QueueStats) -> str:

@@ -135,8 +135,8 @@ def _exceeds(found: DeadInARow, of_task: Iterable[FailingSchedule]) -> bool:
     return found.dead > sum(each.dead for each in of_task)
 
 
-def _is_told_by_task(facts: Facts, schedule: FailingSchedule) -> bool:
-    """Return whether the cause of its task tells of a failing schedule."""
+def _is_in_cause_of_task(facts: Facts, schedule: FailingSchedule) -> bool:
+    """Return whether the cause of its task names a failing schedule."""
     names = registry.names_of(schedule.task_name)
     of_tasks = (each for each in facts.dead_in_a_row if each.task_name in names)
     return any(_exceeds(each, _failing_schedules(facts, each.task_name)) for each in of_tasks)
@@ -165,7 +165,7 @@ def schedules(facts: Facts, words: Words) -> Iterator[Cause]:
             problem = sentence_of(found.problem) if words.with_keys else _("its page in the admin says why.")
             sentence = _("The schedule %(name)s could not be fired: %(problem)s") % {"name": name, "problem": problem}
             yield _of_schedule(found, CauseKind.SCHEDULE_FAILED, sentence)
-        if found.is_failing and not _is_told_by_task(facts, found):
+        if found.is_failing and not _is_in_cause_of_task(facts, found):
             jobs = Count(found.dead, found.is_exact)
             text = _("The latest %(jobs)s jobs of the schedule %(name)s died, and none succeeded since.")
             failing = text % {"jobs": jobs, "name": name}
