@@ -185,7 +185,7 @@ class PauseAdmin(ListOnlyAdmin):
     what = column(_("target"), lambda pause: breakable(_target_text(pause, is_visible=_shows_target(pause))))
     since = column(_("since"), lambda pause: moment_ago(pause.paused_at, pause))
     until = column(_("until"), lambda pause: moment(pause.paused_until) or _("an operator resumes it"))
-    by = column(_("by"), lambda pause: visible(pause.paused_by))
+    by = column(_("by"), lambda pause: breakable(word_text(pause.paused_by)))
     why = column(_("reason"), lambda pause: visible(pause.reason))
 
     @admin.display(description=_("waiting"))

@@ -130,3 +130,10 @@ def test_sidebar_of_other_pages_of_the_admin_has_the_pages(admin_client: Client,
 def test_sidebar_of_other_pages_has_only_pages_that_the_user_may_see(client_of) -> None:
     rows = sidebar_of(client_of("view_schedule"), "/admin/password_change/")
     assert rows.keys() == {"Schedules"}
+
+
+def test_breadcrumbs_are_separated_by_spaces(operator: Client) -> None:
+    text = operator.get(f"{CONSOLE}job/limits/").content.decode()
+    part = text.partition('class="breadcrumbs">')[2].partition("</div>")[0]
+    words = " ".join(re.sub(r"<[^>]+>", "", part).replace("&rsaquo;", ">").split())
+    assert words == "Home > Job queue > Queues > Limits"
