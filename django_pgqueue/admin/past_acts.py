@@ -87,7 +87,7 @@ class ChartScope:
 
     def __init__(self, queue: str | None, task: str | None, alias: str, since: datetime, until: datetime) -> None:
         self._queue, self._names = queue, None if task is None else registry.names_of(task)
-        self._period = {"since": since, "until": until, "database": alias}
+        self._alias, self._since, self._until = alias, since, until
 
     def has(self, act: PastAct) -> bool:
         """Return whether an act without a queue can concern jobs of the chart: by its tasks, or by those of its limit.
@@ -111,7 +111,8 @@ class ChartScope:
     @cached_property
     def _have_run(self) -> frozenset[str]:
         """The tasks of which attempts ended in the queue. Calls can choose another queue than that of the task."""
-        return frozenset(each.name for each in throughput_by_task(queue=self._queue, waits=False, **self._period))
+        found = throughput_by_task(self._since, self._until, queue=self._queue, waits=False, database=self._alias)
+        return frozenset(each.name for each in found)
 
 
 def _tasks_of_limit(limit_key: str) -> frozenset[str]:

@@ -91,9 +91,9 @@ def test_charts_of_a_queue_leave_out_acts_on_other_queues(operator: Client, fini
 
 
 def test_charts_of_a_queue_leave_out_acts_on_tasks_of_others(operator: Client, monkeypatch: Any) -> None:
-    other = Task(func=tasks.add.func, queue_name="other", limit=Limit("api", concurrency=1))
-    ran_here = Task(func=tasks.fail.func, queue_name="other")
-    mine = Task(func=tasks.noop.func, queue_name="default")
+    other: Task[..., Any] = Task(func=tasks.add.func, queue_name="other", limit=Limit("api", concurrency=1))
+    ran_here: Task[..., Any] = Task(func=tasks.fail.func, queue_name="other")
+    mine: Task[..., Any] = Task(func=tasks.noop.func, queue_name="default")
     count(300, task=ran_here.name, succeeded=1)  # an attempt in the queue `default`
     known = {each.name: each for each in (other, ran_here, mine)}
     monkeypatch.setattr(registry, "all_tasks", lambda: [*known.values()])
