@@ -34,7 +34,9 @@ def least_attempts(state: str, attempt: int) -> int:
     return attempt if state == State.RUNNING else attempt + 1
 
 
-READY_WORDS: Final = ("ready", "due", "scheduled", "retrying", "paused")
+READY_WORDS: Final = ("ready", "due", "scheduled", "retrying", "unknown", "paused")
+LATER_WORDS: Final = ("scheduled", "retrying", "unknown")
+"""The words of ready jobs that are due later."""
 WAITING_WORDS: Final = ("waiting",)
 RUNNING_WORDS: Final = ("running", "lost", "cancelling")
 FINISHED_WORDS: Final = ("succeeded", "dead", "acknowledged", "cancelled")

@@ -22,7 +22,7 @@ from django_pgqueue.stats import (
     suspended,
     used_names,
 )
-from django_pgqueue.stats.causes import facts
+from django_pgqueue.stats.causes import queries as cause_queries
 from django_pgqueue.stats.graphs import queries as graph_queries
 from django_pgqueue.stats.limits import key_queries, ready
 from django_pgqueue.stats.limits import lanes as limited_lanes
@@ -58,7 +58,7 @@ READING: Final[dict[str, str]] = {
         paused_jobs,
         schedule_runs,
         search_keys,
-        facts,
+        cause_queries,
     )
     for name, text in vars(module).items()
     if isinstance(text, str) and text.startswith("/* pgqueue:")

@@ -36,6 +36,7 @@ LABELS: Final = {
     "due": gettext_lazy("due"),
     "scheduled": gettext_lazy("scheduled"),
     "retrying": gettext_lazy("retrying"),
+    "unknown": gettext_lazy("unknown"),
     "paused": gettext_lazy("paused"),
     "limited": gettext_lazy("limited"),
     "waiting": gettext_lazy("waiting"),
@@ -123,9 +124,18 @@ def by_until(by: str, until: datetime | None) -> str:
 
 
 def pause_text(paused_at: datetime, by: str, until: datetime | None, reason: str) -> str:
-    """Return a sentence about a pause: since when, by whom, until when, and the start of the reason."""
-    began = _("paused since %(at)s") % {"at": full_date(paused_at)}
-    return f"{began}{by_until(by, until)}" + (f": {shortened(reason, REASON_SHOWN)}" if reason else "")
+    """Return a sentence about a pause: since when, by whom and until when; and the start of the reason."""
+    if by == PAUSED_BY:
+        endless, ending = (
+            _("A circuit breaker paused it at %(at)s."),
+            _("A circuit breaker paused it at %(at)s, until %(until)s."),
+        )
+    elif by:
+        endless, ending = _("%(who)s paused it at %(at)s."), _("%(who)s paused it at %(at)s, until %(until)s.")
+    else:
+        endless, ending = _("It was paused at %(at)s."), _("It was paused at %(at)s, until %(until)s.")
+    words = {"at": full_date(paused_at), "who": shortened(by), "until": "" if until is None else full_date(until)}
+    return f"{(ending if until else endless) % words} {shortened(reason, REASON_SHOWN)}".rstrip()
 
 
 def word_text(word: object) -> str:
@@ -234,7 +244,7 @@ def _ready(job: Job, now: datetime, *, is_paused: bool) -> str:
         why = _("no worker has known its task for %(span)s (deploy its code or add an alias)")
         return f"{why % {'span': duration(now - job.unknown_since)}}; {when}"
     parts = [when]
-    if is_paused:
+    if is_paused and not due:  # of a due job, the word for its state says so
         parts.insert(0, _("paused"))
     if job.attempt:
         attempt = {"attempt": job.attempt + 1, "most": job.max_attempts}

@@ -173,7 +173,7 @@ def navigation(request: HttpRequest, site: AdminSite, current: str) -> dict[str,
     choices = queue_aliases() if request.method in {"GET", "HEAD"} else []
     return {
         **_places(request, current),
-        "available_apps": sidebar(request, site, _pages(request, current), alias),
+        "available_apps": sidebar(request, site.get_app_list(request), pages_of(request, current), alias),
         "pgqueue_keys": [
             (KEYS[place.name], place.label, url) for place in PLACES if (url := allowed_url(request, place.name))
         ],
@@ -203,7 +203,7 @@ def _search(request: HttpRequest, alias: str) -> dict[str, str]:
     }
 
 
-def _pages(request: HttpRequest, current: str) -> list[tuple[str, Any, str, bool]]:
+def pages_of(request: HttpRequest, current: str = "") -> list[tuple[str, Any, str, bool]]:
     """Return the name, the label and the URL of each page that the user may see, and whether it is the current one."""
     urls = ((place, allowed_url(request, place.name)) for place in PLACES)
     return [(place.name, place.label, url, place.name == current) for place, url in urls if url]

@@ -6,8 +6,10 @@ users who may see arguments. All text of people passes through `shortened()`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from django.http import HttpRequest
@@ -16,14 +18,24 @@ from django.utils.translation import ngettext
 
 from django_pgqueue.acts import CANCEL, PAUSE, RESUME, RETRY, STOP_WORKER
 from django_pgqueue.db.fields import FIRST_INSTANT, LAST_INSTANT
+from django_pgqueue.declared.limits import name_of
 from django_pgqueue.display import number
-from django_pgqueue.stats.past_acts import QUEUES, TASKS, FirstStart, PastAct, past_acts
+from django_pgqueue.stats import throughput_by_task
+from django_pgqueue.stats.past_acts import (
+    QUEUES,
+    TASKS,
+    FirstStart,
+    OpenedBreaker,
+    PastAct,
+    opened_breakers,
+    past_acts,
+)
 from django_pgqueue.tasks import registry
 
 from . import private
 from .charts import Mark
 from .formatting import REASON_SHOWN, by_until, shortened
-from .navigation import allowed_url, page_url
+from .navigation import allowed_url, limit_url, page_url
 
 ON_CHARTS: Final = (PAUSE.name, RESUME.name, RETRY.name, CANCEL.name, STOP_WORKER.name)
 OF_MANY: Final = (RETRY.name, CANCEL.name)
@@ -50,19 +62,71 @@ def chart_marks(
     queue: str | None = None,
     task: str | None = None,
 ) -> ChartMarks:
-    """Return what happened in the period of a chart. Runs one statement.
+    """Return what happened in the period of a chart. Runs two statements, and up to two more for a queue.
 
-    Acts that name other queues, or other tasks, than the chart shows are left out.
+    Acts that concern other queues, or other tasks, than the chart shows are left out.
     """
     past = past_acts(ON_CHARTS, since, until, of_many=OF_MANY, database=alias)
     found = [_mark_of_start(request, start) for start in past.starts]
+    scope = ChartScope(queue, task, alias, since, until)
     for act in past.acts:
-        concerns_queue = queue is None or act.can_concern(QUEUES, {queue})
-        if concerns_queue and (task is None or act.can_concern(TASKS, registry.names_of(task))):
+        if act.can_concern(QUEUES, {queue}) if queue is not None and act.named(QUEUES) else scope.has(act):
             url = page_url(request, "bulk_act", id=act.act_id)
             found.append(Mark(act.began_at, act_text(request, act), KINDS.get(act.action, "act"), url))
+    found += [
+        _mark_of_breaker(request, breaker)
+        for breaker in opened_breakers(since, until, alias)
+        if scope.has_any(_tasks_of_limit(breaker.limit_key))
+    ]
     found.sort(key=lambda mark: mark.at)
     return ChartMarks(found[-MARKS_SHOWN:], len(found) > MARKS_SHOWN)
+
+
+class ChartScope:
+    """The queue and the task that a chart shows. None: all of them."""
+
+    def __init__(self, queue: str | None, task: str | None, alias: str, since: datetime, until: datetime) -> None:
+        self._queue, self._names = queue, None if task is None else registry.names_of(task)
+        self._alias, self._since, self._until = alias, since, until
+
+    def has(self, act: PastAct) -> bool:
+        """Return whether an act without a queue can concern jobs of the chart: by its tasks, or by those of its limit.
+
+        An act that names none can concern all jobs.
+        """
+        return self.has_any(act.named(TASKS) or _tasks_of_limit(act.text("limit_key")))
+
+    def has_any(self, task_names: Collection[str]) -> bool:
+        """Return whether the chart can show jobs of one of these tasks. No names mean that the tasks are not known."""
+        if not task_names:
+            return True
+        is_shown = self._names is None or not set(self._names).isdisjoint(task_names)
+        return is_shown and (self._queue is None or any(map(self._runs_here, task_names)))
+
+    def _runs_here(self, task_name: str) -> bool:
+        """Return whether a task is of the queue, or is not known, or has run there in the period."""
+        task = registry.get(task_name)
+        return task is None or task.queue_name == self._queue or task_name in self._have_run
+
+    @cached_property
+    def _have_run(self) -> frozenset[str]:
+        """The tasks of which attempts ended in the queue. Calls can choose another queue than that of the task."""
+        found = throughput_by_task(self._since, self._until, queue=self._queue, waits=False, database=self._alias)
+        return frozenset(each.name for each in found)
+
+
+def _tasks_of_limit(limit_key: str) -> frozenset[str]:
+    """Return the names of the tasks that declare the limit of a key; none for ""."""
+    name = name_of(limit_key)
+    tasks = (task for task in registry.all_tasks() if task.limit is not None and task.limit.name == name)
+    return frozenset(name for task in tasks for name in registry.names_of(task.name))
+
+
+def _mark_of_breaker(request: HttpRequest, breaker: OpenedBreaker) -> Mark:
+    text = _("The circuit breaker of the limit %(name)s opened.")
+    text %= {"name": shortened(private.shown_key(request, breaker.limit_key))}
+    reason = f" {shortened(breaker.reason, REASON_SHOWN)}" if breaker.reason else ""
+    return Mark(breaker.opened_at, f"{text}{reason}", KINDS[PAUSE.name], limit_url(request, breaker.limit_key))
 
 
 def _mark_of_start(request: HttpRequest, start: FirstStart) -> Mark:

@@ -85,7 +85,7 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
 
 
 class PauseChangeList(DatabaseChangeList):
-    """A page of pauses with the jobs behind them, which two statements count."""
+    """A page of pauses with the jobs behind them, which at most four statements count."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -185,12 +185,12 @@ class PauseAdmin(ListOnlyAdmin):
     what = column(_("target"), lambda pause: breakable(_target_text(pause, is_visible=_shows_target(pause))))
     since = column(_("since"), lambda pause: moment_ago(pause.paused_at, pause))
     until = column(_("until"), lambda pause: moment(pause.paused_until) or _("an operator resumes it"))
-    by = column(_("by"), lambda pause: visible(pause.paused_by))
+    by = column(_("by"), lambda pause: breakable(word_text(pause.paused_by)))
     why = column(_("reason"), lambda pause: visible(pause.reason))
 
     @admin.display(description=_("waiting"))
     def waiting(self, pause: Pause) -> str:
-        """Return how many jobs wait behind the pause of a queue. No index counts the waiting jobs of a task."""
+        """Return how many jobs wait behind a pause. No index counts the waiting jobs of a task."""
         count = _behind(pause).waiting
         return "–" if count is None else str(count)
 
@@ -247,7 +247,7 @@ def _cancel_links(request: HttpRequest, preview: str, pause: Pause) -> str:
     found = format_html_join(", ", '<a href="{}" aria-label="{} {}">{}</a>', rows)
     if kind is not Pausable.LIMIT:
         return found
-    url = key_jobs_url(request, name, State.READY)  # no column counts the jobs of a limit
+    url = key_jobs_url(request, name, State.READY)
     return format_html('<a href="{}">{}</a>, {}', url, _("List waiting jobs"), found)
 
 

@@ -1,6 +1,7 @@
 """The pages of the console in the sidebar of Django's admin, each with the count that matters there.
 
-`navigation()` calls it for each page of the console. The counts come from the latest reading of this process, if that
+`navigation()` calls it for each page of the console, and the tag `pgqueue_sidebar` for the other pages of the admin,
+without the counts. The counts come from the latest reading of this process, if that
 is young enough. This module reads nothing, so no page costs a query more. With JavaScript, `live.js` fills in the
 counts after the page is shown, from the document of the overview.
 """
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django.contrib.admin import AdminSite
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.html import format_html
@@ -26,25 +26,24 @@ COUNTS: Final[dict[str, tuple[str, Promise | str]]] = {
     "worker_changelist": ("workers", _("live worker processes")),
     "tasks": ("unknown", _("jobs that workers do not know")),
     "limits": ("held", _("jobs that a limit does not admit now")),
-    "pause_changelist": ("paused", _("due jobs of paused queues and tasks")),
+    "pause_changelist": ("paused", _("due jobs of paused queues, tasks and limits")),
 }
 """The figure of the overview that each page has in the sidebar, and what it counts."""
 
 
 def sidebar(
-    request: HttpRequest, site: AdminSite, pages: list[tuple[str, Any, str, bool]], alias: str
+    request: HttpRequest, apps: list[dict[str, Any]], pages: list[tuple[str, Any, str, bool]], alias: str | None
 ) -> list[dict[str, Any]]:
     """Return the apps of the sidebar, with the pages of the console in place of the models of this app.
 
     Args:
         request: The request.
-        site: The admin site.
+        apps: The apps as Django's admin site lists them. They are changed in place.
         pages: The name, the label and the URL of each page, and whether it is the current one.
-        alias: The chosen database.
+        alias: The chosen database. None: leave out the counts, because the page has no style and no refresh for them.
     """
-    facts = latest(alias) if request.user.has_perm("pgqueue.view_job") else None
+    facts = latest(alias) if alias is not None and request.user.has_perm("pgqueue.view_job") else None
     overview = facts.overview if facts else None
-    apps = site.get_app_list(request)
     for app in apps:
         if app["app_label"] == APP:
             models = {f"{each['object_name'].lower()}_changelist": each for each in app["models"]}
@@ -52,7 +51,7 @@ def sidebar(
                 {
                     # Django makes an id of the name of the object, and a page has parts with such ids.
                     **models.pop(name, {"object_name": f"{name}_page", "add_url": None, "view_only": True}),
-                    "name": _with_count(request, name, label, overview),
+                    "name": str(label) if alias is None else _with_count(request, name, label, overview),
                     "admin_url": url if is_current else _never_current(url),
                 }
                 for name, label, url, is_current in pages

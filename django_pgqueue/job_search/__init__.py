@@ -4,7 +4,7 @@ The lists of the admin and the commands `pgqueue jobs` and `pgqueue dead` call t
 and use the same words.
 """
 
-from .filters import NO_CLASS, Filters, Moment, PausedNames, latest, matching, word_of
+from .filters import NO_CLASS, Filters, Moment, PausedNames, is_limit_paused, latest, matching, word_of
 from .index_ranges import condition_on_few, ranges
 from .search import SEARCHED, Found, find, is_cut, label_of, meeting, searched_by
 
@@ -18,6 +18,7 @@ __all__ = [
     "condition_on_few",
     "find",
     "is_cut",
+    "is_limit_paused",
     "label_of",
     "latest",
     "matching",

@@ -12,14 +12,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models import CharField, Exists, Func, OuterRef, Q, QuerySet, Subquery, Value
 
 from django_pgqueue import stats
 from django_pgqueue.control.targets import in_limit
 from django_pgqueue.lifecycle import claims
-from django_pgqueue.models import Execution, Job
+from django_pgqueue.models import Execution, Job, Pause
 from django_pgqueue.models.operations_link import BATCH_SIZE, database_now
-from django_pgqueue.states import State
+from django_pgqueue.states import Pausable, State
 from django_pgqueue.tasks import registry
 
 NO_CLASS: Final = "-"
@@ -29,8 +29,9 @@ NO_CLASS: Final = "-"
 class PausedNames:
     """The names of the queues and tasks that are paused. A paused task is paused under its former names too.
 
-    The state in a job's row is coarser: a ready job can be due, scheduled, retrying or paused. `word_of()` is the only
-    function that decides.
+    The state in a job's row is coarser: a ready job can be due, scheduled, retrying, unknown or paused. `word_of()` is
+    the only function that decides. Pauses of limit keys can be thousands, so `is_limit_paused()` looks for those of a
+    job.
     """
 
     def __init__(self, queues: Iterable[str], tasks: Iterable[str]) -> None:
@@ -52,8 +53,9 @@ def word_of(row: Mapping[str, Any], open_until: datetime | None, pauses: PausedN
     """Return the word for the state of a job.
 
     Args:
-        row: The columns `state`, `attempt`, `run_after`, `cancel_requested_at`, `acknowledged_at`, `queue_name` and
-            `task_name` of the job, and `seen_at`, the time of the database when they were read.
+        row: The columns `state`, `attempt`, `run_after`, `unknown_since`, `cancel_requested_at`, `acknowledged_at`,
+            `queue_name` and `task_name` of the job; `is_limit_paused`, whether its limit or its limit key is paused;
+            and `seen_at`, the time of the database when they were read.
         open_until: The end of the lease of the open execution; None without an open execution.
         pauses: The active pauses.
     """
@@ -66,8 +68,22 @@ def word_of(row: Mapping[str, Any], open_until: datetime | None, pauses: PausedN
     if row["state"] != State.READY:
         return str(row["state"])
     if row["run_after"] > row["seen_at"]:
+        if row["unknown_since"] is not None:
+            return "unknown"
         return "retrying" if row["attempt"] else "scheduled"
-    return "paused" if pauses.stop(row["queue_name"], row["task_name"]) else "due"
+    return "paused" if row["is_limit_paused"] or pauses.stop(row["queue_name"], row["task_name"]) else "due"
+
+
+def is_limit_paused() -> Exists:
+    """Return the condition that the limit or the limit key of a job is paused. Two probes of an index decide it."""
+    name = Func(OuterRef("limit_key"), Value(":"), Value(1), function="split_part", output_field=CharField())
+    return Exists(limit_pauses().filter(name__in=[OuterRef("limit_key"), name]))
+
+
+def limit_pauses() -> QuerySet[Pause]:
+    """Return the pauses of limits and limit keys that have not ended."""
+    in_force = Q(paused_until__isnull=True) | Q(paused_until__gt=database_now())
+    return Pause.objects.filter(in_force, kind=Pausable.LIMIT)
 
 
 class Moment(NamedTuple):

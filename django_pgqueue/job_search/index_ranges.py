@@ -12,13 +12,14 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django_pgqueue import stats
 from django_pgqueue.models import Execution, Job, SearchKey
 from django_pgqueue.models.operations_link import database_now, lease_end
-from django_pgqueue.states import FINISHED, STATE_OF, State
+from django_pgqueue.states import FINISHED, LATER_WORDS, STATE_OF, State
 
-from .filters import Filters, PausedNames
+from .filters import Filters, PausedNames, is_limit_paused
 
 CONDITIONS: Final[dict[str, Q]] = {
-    "scheduled": Q(attempt=0),
-    "retrying": Q(attempt__gt=0),
+    "scheduled": Q(attempt=0, unknown_since__isnull=True),
+    "retrying": Q(attempt__gt=0, unknown_since__isnull=True),
+    "unknown": Q(unknown_since__isnull=False),
     "cancelling": Q(cancel_requested_at__isnull=False),
     "dead": Q(acknowledged_at__isnull=True),
     "acknowledged": Q(acknowledged_at__isnull=False),
@@ -93,11 +94,11 @@ def condition_on_few(filters: Filters) -> Q:
 def condition_of(word: str, alias: str) -> Q:
     """Return the condition that jobs with a word meet. It has no index: use it on few jobs."""
     condition = Q(state=STATE_OF[word]) & CONDITIONS.get(word, Q())
-    if word in ("scheduled", "retrying"):
+    if word in LATER_WORDS:
         return condition & Q(run_after__gt=database_now())
     if word in ("due", "paused"):
         pauses = PausedNames.of(alias)
-        is_stopped = Q(queue_name__in=pauses.queues) | Q(task_name__in=pauses.tasks)
+        is_stopped = Q(queue_name__in=pauses.queues) | Q(task_name__in=pauses.tasks) | Q(is_limit_paused())
         return condition & Q(run_after__lte=database_now()) & (is_stopped if word == "paused" else ~is_stopped)
     if word == "lost":
         opened = Execution.objects.using(alias).filter(pk=OuterRef("execution_id"), outcome__isnull=True)

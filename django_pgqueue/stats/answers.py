@@ -65,13 +65,13 @@ class Depth:
         due: Ready jobs that a worker may start now. If more than 500 limit keys have due jobs, those of further keys
             count as due, and neither `due` nor `held` is exact.
         held: Ready jobs that are due, and that their limit does not admit now: its slots are in use, its rate has no
-            token, an ordered key has another job first, its key is held or paused, or no task of this process declares
-            it.
+            token, an ordered key has another job first, its key is held, or no task of this process declares it.
         scheduled: Ready jobs that are due later and have not been attempted.
         retrying: Ready jobs that are due later, after an attempt.
         unknown: Ready jobs that are due later, because workers release them: they do not know the task, or the
             arguments do not fit it. Between two releases, such a job counts as due for a moment.
-        paused: Ready jobs that are due, and whose queue or task is paused.
+        paused: Ready jobs that are due, and whose queue, task, limit or limit key is paused. If more than 500 limit
+            keys have due jobs, it is not exact either.
         waiting: Jobs of workflows that wait for other jobs.
         running: Jobs that a worker runs.
         prefetched: Jobs that a worker has claimed, and that wait there for a free slot.
@@ -171,7 +171,10 @@ class QueueStats(NamedDepth):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneStats:
-    """The ready jobs of one lane: one queue at one priority. The fields are those of `Depth`."""
+    """The ready jobs of one lane: one queue at one priority.
+
+    The fields are those of `Depth`, but `held` has the jobs of paused limits too.
+    """
 
     queue_name: str
     priority: int

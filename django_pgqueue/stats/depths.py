@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -64,6 +64,7 @@ class DepthSums:
         self.counts["paused" if is_paused else "due"] += Count(ready.due, not ready.due_is_cut)
         if not is_paused:
             self.counts["held"] += Count(ready.held, not ready.held_is_cut)
+            self.counts["paused"] += Count(ready.paused, not ready.held_is_cut)
         if not is_paused and ready.oldest_due_seconds is not None and ready.due:
             self.oldest_due_seconds = max(self.oldest_due_seconds or 0.0, ready.oldest_due_seconds)
 
@@ -86,6 +87,8 @@ class DepthReading:
         self.has_all_keys = True
         self.cut: set[str] = set()
         """The states in which every queue or task may have more jobs than were counted."""
+        self.dead_by_task: Counter[str] = Counter()
+        """The jobs of each task that died within a day."""
         self.enqueued_is_estimate = False
         self.figures = figures or Figures(connection)
         self.open_groups: list[OpenGroup] = self.figures.read("running", lambda: read_open_groups(connection), [])
@@ -146,6 +149,7 @@ class DepthReading:
         self._add_first("dead", [row[:3] for row in rows])
         for queue_name, task_name, _, recent in rows:
             self.sums[self._name(queue_name, task_name)].dead_24h += recent
+            self.dead_by_task[task_name] += recent
 
     def _add_first(self, state: str, rows: Iterable[tuple[str, str, int]]) -> None:
         """Add the first jobs in a state. If there are more, any queue or task can have them."""

@@ -76,6 +76,29 @@ GROUP BY 1
 ORDER BY 2 DESC, 1
 """  # fmt: skip # noqa: S608 -- all parts are literals of this package
 
+# Count the dead jobs of one task and exception class by the release and the version of the worker of their latest
+# execution, among those that DEAD_GROUPS reads. Workers are recorded for a week: of older ones, both are NULL.
+#
+# Index: as DEAD_GROUPS, and the primary key of the workers for each job of the group
+DEAD_RELEASES: Final = """/* pgqueue:dead_releases */
+SELECT worker.release, CASE WHEN worker.release <> '' THEN '' ELSE worker.version END AS version,
+       count(*), min(dead.finished_at), max(dead.finished_at)
+""" + NEWEST_DEAD + """LEFT JOIN LATERAL (
+    SELECT exception_class, worker_id
+    FROM pgqueue_execution
+    WHERE job_id = dead.id
+    ORDER BY job_id DESC, id DESC
+    LIMIT 1
+) AS latest ON true
+LEFT JOIN LATERAL (
+    SELECT release, version FROM pgqueue_worker WHERE id = latest.worker_id LIMIT 1
+) AS worker ON true
+WHERE dead.task_name = %(task_name)s AND coalesce(latest.exception_class, '') = %(exception_class)s
+GROUP BY 1, 2
+ORDER BY 4, 1, 2
+LIMIT %(releases)s
+"""  # fmt: skip # noqa: S608 -- all parts are literals of this package
+
 # Return those of some jobs whose latest execution ended with an exception class that fits a regular expression, and
 # with a message that meets a filter. NULL filters nothing.
 #
@@ -124,6 +147,8 @@ DEAD_LIMIT: Final = 10_000
 SAMPLE: Final = 20
 """Jobs of each group whose ids are returned."""
 CLASSES_LIMIT: Final = 200
+RELEASES_LIMIT: Final = 20
+"""Releases of a group that are returned, those in which it began first."""
 SPARKLINE_LIMIT: Final = 25 * 3600.0
 """Longest period in seconds for which `Incident.failures` is read."""
 FIRST_INSTANT: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -168,6 +193,24 @@ class MessageGroup(NamedTuple):
     first_at: datetime
     last_at: datetime
     job_id: int
+
+
+class ReleaseGroup(NamedTuple):
+    """The jobs of an incident whose latest attempts ran in one release.
+
+    Attributes:
+        release: The release that `runworker --release` named. "" without a name; None if the record of the worker is
+            removed.
+        version: The version of this package, if the release has no name.
+        jobs: How many jobs.
+        first_at, last_at: When the first and the last of them died.
+    """
+
+    release: str | None
+    version: str | None
+    jobs: int
+    first_at: datetime
+    last_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +300,21 @@ def incident_messages(group: Incident, found: Incidents, database: str | None = 
     params = {"since": found.since or FIRST_INSTANT, "until": found.until, "limit": DEAD_LIMIT}
     params |= {"task_name": group.task_name, "exception_class": group.exception_class}
     return tuple(MessageGroup(*row) for row in execute(connection_of(database), DEAD_MESSAGES, params))
+
+
+def incident_releases(group: Incident, found: Incidents, database: str | None = None) -> tuple[ReleaseGroup, ...]:
+    """Return the dead jobs of one group of `incidents()` by the release of their latest attempts, the earliest first.
+
+    Reads the jobs that `incidents()` has read, and returns at most 20 releases. Runs one read-only statement.
+
+    Args:
+        group: One of `found.groups`.
+        found: What `incidents()` has returned.
+        database: Alias of the database of the jobs. By default the database routers choose it.
+    """
+    params = {"since": found.since or FIRST_INSTANT, "until": found.until, "limit": DEAD_LIMIT}
+    params |= {"task_name": group.task_name, "exception_class": group.exception_class, "releases": RELEASES_LIMIT}
+    return tuple(ReleaseGroup(*row) for row in execute(connection_of(database), DEAD_RELEASES, params))
 
 
 def jobs_with_exception(

@@ -21,4 +21,6 @@ class Ready(NamedTuple):
     """Whether the lane has more jobs that are due later than were counted."""
     held: int = 0
     held_is_cut: bool = False
-    """Whether more of the due jobs can be held."""
+    """Whether more of the due jobs can be held, or wait behind the pause of a limit."""
+    paused: int = 0
+    """The due jobs whose limit or limit key is paused."""

@@ -215,7 +215,8 @@ def _lanes(rows: Iterable[Ready], pauses: Pauses) -> list[LaneStats]:
         LaneStats(
             queue_name=queue_name,
             priority=-negative,
-            **{state: lane.counts[state] for state in STATES_OF_LANES},
+            **{state: lane.counts[state] for state in STATES_OF_LANES if state != "held"},
+            held=lane.counts["held"] + lane.counts["paused"],
             oldest_due_seconds=lane.oldest_due_seconds,
             is_paused=queue_name in pauses.of_queues,
         )

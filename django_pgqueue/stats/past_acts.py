@@ -1,4 +1,4 @@
-"""Read what people and deploys did in a period: entries of the audit, and the first worker of each release.
+"""Read what happened in a period: entries of the audit, the first worker of each release, and opened circuit breakers.
 
 The charts of the console and the page of a job call it. The statement walks indexes and stops at limits, so its cost
 depends neither on the size of the audit nor on the number of workers.
@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue.db.statements import execute
+from django_pgqueue.declared.breakers import PAUSED_BY
 
 from .alias import connection_of
 
@@ -90,6 +91,28 @@ UNION ALL
 )
 """
 
+# Return the circuit breakers that are open and opened in a period, with the reason of their pause: the latest ones.
+#
+# Cost: reads the table, which has one row for each limit key whose breaker is open, and probes pgqueue_pause_name for
+#       each row of the answer
+OPENED_BREAKERS: Final = """/* pgqueue:opened_breakers */
+SELECT breaker.limit_key, breaker.opened_at, coalesce(pause.reason, '')
+FROM (
+    SELECT limit_key, opened_at
+    FROM pgqueue_open_breaker
+    WHERE opened_at >= %(since)s::timestamptz AND opened_at <= %(until)s::timestamptz
+    ORDER BY opened_at DESC
+    LIMIT %(limit)s
+) AS breaker
+LEFT JOIN LATERAL (
+    SELECT left(reason, 500) AS reason
+    FROM pgqueue_pause
+    WHERE kind = 'limit' AND name = breaker.limit_key AND paused_by = %(paused_by)s
+    LIMIT 1
+) AS pause ON true
+ORDER BY breaker.opened_at
+"""
+
 UNKNOWN: Final = {"message": "?"}
 """Stands for a filter that was cut. It may have a value that the reason of the act repeats."""
 QUEUES: Final = ("queue_name", "queue", "queues")
@@ -122,11 +145,15 @@ class PastAct(NamedTuple):
         value = self.chosen.get(name)
         return value if isinstance(value, str) else ""
 
+    def named(self, keys: Collection[str]) -> frozenset[str]:
+        """Return the names of queues or tasks that the act has under these keys."""
+        found = [self.chosen[key] for key in keys if self.chosen.get(key)]
+        texts = [name for each in found for name in (each if isinstance(each, list) else [each])]
+        return frozenset(name for name in texts if name and isinstance(name, str))  # anybody can have stored any value
+
     def can_concern(self, keys: Collection[str], names: Collection[str]) -> bool:
         """Return whether the act names one of some queues or tasks under these keys, or names none at all."""
-        named = [self.chosen[key] for key in keys if self.chosen.get(key)]
-        texts = [name for each in named for name in (each if isinstance(each, list) else [each])]
-        found = {name for name in texts if name and isinstance(name, str)}  # somebody can have stored any value
+        found = self.named(keys)
         return not found or not found.isdisjoint(names)
 
 
@@ -136,6 +163,14 @@ class FirstStart(NamedTuple):
     release: str
     version: str
     started_at: datetime
+
+
+class OpenedBreaker(NamedTuple):
+    """The circuit breaker of a limit key that is open, when it opened last, and why, or ""."""
+
+    limit_key: str
+    opened_at: datetime
+    reason: str
 
 
 class PastActs(NamedTuple):
@@ -188,6 +223,20 @@ def past_acts(
     acts.sort(key=lambda act: (act.began_at, act.act_id))
     done_to_job = [act for act in acts if act.action not in actions]
     return PastActs([act for act in acts if act.action in actions], done_to_job, _first_starts(starts, since, until))
+
+
+def opened_breakers(since: datetime, until: datetime, database: str | None = None) -> list[OpenedBreaker]:
+    """Return the open circuit breakers that opened in a period, oldest first. Runs one read-only statement.
+
+    A breaker that has closed leaves no row. At most `READ` breakers are returned, those that opened last.
+
+    Args:
+        since: Beginning of the period, an aware datetime.
+        until: End of the period, an aware datetime.
+        database: Alias of the database of the jobs. By default the database routers choose it.
+    """
+    params = {"since": since, "until": until, "paused_by": PAUSED_BY, "limit": READ}
+    return [OpenedBreaker(*row) for row in execute(connection_of(database), OPENED_BREAKERS, params)]
 
 
 def _first_starts(starts: Collection[FirstStart], since: datetime, until: datetime) -> list[FirstStart]:

@@ -1,7 +1,7 @@
 """Count the jobs that wait behind pauses, and those that started before a pause and still run.
 
-The list of pauses in the admin calls it. Two statements answer for all pauses of a page, and the cost of each is
-bounded.
+The list of pauses in the admin calls it. At most four statements answer for all pauses of a page, and the cost of each
+is bounded.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from django_pgqueue.tasks import registry
 
 from .alias import connection_of
 from .answers import Count
+from .limits import queries as limit_queries
+from .limits.bounds import jobs_limit
+from .limits.key_ranges import KeyRange, columns, in_lanes, is_storable, range_of_key, ranges_of_limit
+from .limits.lanes import limited_lanes
 
 WAITING_LIMIT: Final = 10_000
 """Waiting jobs of each queue that are counted. Counting that many takes 0.65 ms."""
 RUNNING_LIMIT: Final = 10_000
 """Running jobs that are counted, in all queues together."""
+RANGES_LIMIT: Final = 20_000
+"""Pairs of a lane and a range of limit keys that are counted. One index search finds each."""
 
 # Count the ready jobs of some queues, up to a limit for each.
 #
@@ -75,12 +81,12 @@ class JobsBehind(NamedTuple):
     """The jobs of a queue, a task or a limit that is paused."""
 
     waiting: Count | None
-    """None: no index counts the waiting jobs of a task or of a limit."""
+    """None: no index counts the waiting jobs of a task."""
     running: Count
 
 
 def jobs_behind(pauses: Iterable[Target], database: str | None = None) -> dict[Target, JobsBehind]:
-    """Return the jobs behind each of some pauses. Runs at most two read-only statements.
+    """Return the jobs behind each of some pauses. Runs at most four read-only statements.
 
     Args:
         pauses: The kind and the name of each.
@@ -89,7 +95,10 @@ def jobs_behind(pauses: Iterable[Target], database: str | None = None) -> dict[T
     wanted, connection = list(pauses), connection_of(database)
     if not wanted:
         return {}
-    waiting = _waiting(connection, [name for kind, name in wanted if kind is Pausable.QUEUE])
+    waiting = {
+        **_waiting(connection, [name for kind, name in wanted if kind is Pausable.QUEUE]),
+        **_waiting_of_limits(connection, [name for kind, name in wanted if kind is Pausable.LIMIT]),
+    }
     running = _RunningCounts(connection)
     return {target: JobsBehind(waiting.get(target), running.of(*target)) for target in wanted}
 
@@ -101,6 +110,29 @@ def _waiting(connection: Connection, queue_names: list[str]) -> dict[Target, Cou
     params = {"queue_names": queue_names, "limit": WAITING_LIMIT}
     rows = execute(connection, WAITING_IN_QUEUES, params)
     return {(Pausable.QUEUE, name): Count.up_to(count, WAITING_LIMIT) for name, count in rows}
+
+
+def _waiting_of_limits(connection: Connection, names: list[str]) -> dict[Target, Count]:
+    """Return how many jobs of each limit or limit key are ready. All lanes and pauses share one bound."""
+    lanes = limited_lanes(connection) if names else []
+    ranges = [(name, each) for name in names for key_range in _ranges(name) for each in in_lanes(lanes, [key_range])]
+    found = {(Pausable.LIMIT, name): Count() for name in names}
+    for name, _ in ranges[RANGES_LIMIT:]:
+        found[Pausable.LIMIT, name] += Count(0, is_exact=False)
+    counted = ranges[:RANGES_LIMIT]
+    if counted:
+        limit = jobs_limit(len(counted))
+        params = {**columns(each for _, each in counted), "limit": limit}
+        for place, due, later in execute(connection, limit_queries.JOBS_OF_LIMITS, params):
+            found[Pausable.LIMIT, counted[place][0]] += Count.up_to(due + later, limit)
+    return found
+
+
+def _ranges(name: str) -> list[KeyRange]:
+    """Return the ranges of the keys behind the pause of a limit or of a limit key."""
+    if not is_storable(name):
+        return []
+    return [range_of_key(name)] if has_value(name) else ranges_of_limit(name, prefix="", after_key="")
 
 
 class _RunningCounts:

@@ -1,14 +1,15 @@
-"""The tags and the filter for pages that Django renders: causes and figures on index pages, and the times of logs."""
+"""The tags and the filter for pages that Django renders: causes, figures, the sidebar, and the times of logs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
 from django.db import DatabaseError, Error, transaction
 from django.http import Http404
-from django.template import Library
+from django.template import Context, Library
 
 from django_pgqueue.doctor.session import Session
 from django_pgqueue.stats.causes.current import current
@@ -62,6 +63,25 @@ def pgqueue_causes(context: Mapping[str, Any]) -> dict[str, Any]:
     more = len(causes) - CAUSES_SHOWN
     rows = cause_rows(request, causes[:CAUSES_SHOWN])
     return {"causes": rows, "more": more, "overview_url": allowed_url(request, "overview")}
+
+
+@register.simple_tag(takes_context=True)
+def pgqueue_sidebar(context: Context) -> dict[str, Any]:
+    """Return the apps of Django's sidebar with the pages of the console, and the next template of the sidebar.
+
+    Pages of the console have theirs already, with counts. On other pages of the admin, the counts are left out.
+    """
+    from django_pgqueue.admin.navigation import pages_of
+    from django_pgqueue.admin.sidebar import sidebar
+
+    state: Any = context.render_context  # `template` is the one that has this tag, and not the page
+    template, _ = state.template.engine.find_template(state.template.name, skip=[state.template.origin])
+    apps, request = context.get("available_apps") or [], context.get("request")
+    if request is not None and "pgqueue_groups" not in context:
+        apps = [{**app, "models": list(app["models"])} for app in apps]
+        with suppress(Http404):  # a parameter of the page that names no database of jobs
+            apps = sidebar(request, apps, pages_of(request), None)
+    return {"apps": apps, "template": template}
 
 
 @register.filter

@@ -110,6 +110,7 @@ def one_of_each(make_job: JobMaker) -> dict[str, Job]:
         "due": make_job(),
         "scheduled": make_job(run_after=later),
         "retrying": make_job(run_after=later, attempt=1),
+        "unknown": make_job(run_after=later, unknown_since=timezone.now()),
         "paused": make_job(queue_name="mail"),
         "running": make_job("running"),
         "lost": make_job("running"),

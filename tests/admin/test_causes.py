@@ -199,7 +199,7 @@ def test_each_kind_of_cause_has_a_link_and_most_have_an_act(
         for act in row["acts"]:
             assert operator.get(act.url).status_code == 200, row
     acts = {row["cause"].kind for row in answer.context["causes"] if row["acts"] or row["button"]}
-    assert acts == set(kinds) - {CauseKind.QUEUE_NOT_SERVED, CauseKind.SCHEDULE_FAILING}
+    assert acts == set(kinds) - {CauseKind.QUEUE_NOT_SERVED}
     [blocked] = [row for row in answer.context["causes"] if row["cause"].kind is CauseKind.BLOCKED_BY_DEAD]
     assert str(dead.pk) in blocked["acts"][0].url
 

@@ -17,7 +17,7 @@ from django.utils import timezone
 from django_pgqueue import stats
 from django_pgqueue.admin.console import incidents as incidents_page
 from django_pgqueue.admin.console.incidents import compare, sparkline
-from django_pgqueue.models import Job, Rollup
+from django_pgqueue.models import Execution, Job, Rollup, Worker
 from django_pgqueue.stats import incident_groups
 from tests.admin.conftest import JobMaker, add_execution
 from tests.admin.test_hostile import HOSTILE, Tags
@@ -74,6 +74,24 @@ def test_link_of_a_group_lists_exactly_its_jobs(operator: Client, die: Callable[
         assert len(listed) == int(row["jobs"]) and set(row["group"].sample_ids) == set(listed)
         if row["jobs"] == "3":
             assert listed == [job.pk for job in wanted]
+
+
+def test_group_names_the_releases_in_which_its_jobs_died(operator: Client, die: Callable[..., Job]) -> None:
+    for pk, release in ((1, "r1"), (2, "r2"), (3, "")):
+        Worker.objects.create(pk=pk, hostname="vm", pid=pk, version="0.9", release=release, concurrency=1)
+    for worker, hours in ((2, 3), (2, 2), (3, 5), (1, 1), (99, 4)):
+        job = die(hours=hours)
+        Execution.objects.filter(job=job).update(worker_id=worker)
+    Execution.objects.filter(job=die("shop.Timeout", hours=6)).update(worker_id=1)
+    detail = operator.get(PAGE, {"task": tasks.add.name, "error": "shop.Declined"}).context["detail"]
+    assert [(row["name"], row["jobs"]) for row in detail["releases"]] == [
+        ("version 0.9", "1"),
+        ("not known: the record of the worker is removed", "1"),
+        ("r2", "2"),
+        ("r1", "1"),
+    ]
+    Worker.objects.all().delete()
+    assert operator.get(PAGE).context["detail"]["releases"] == []
 
 
 def test_messages_of_a_group_link_to_exactly_their_jobs(operator: Client, die: Callable[..., Job]) -> None:

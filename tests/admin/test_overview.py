@@ -95,12 +95,12 @@ def test_tiles_count_held_and_unknown_jobs_apart(operator: Client, make_job: Job
     later = timezone.now() + timedelta(minutes=5)
     make_job(run_after=later, unknown_since=PAST)
     tiles = tiles_of(operator)
-    assert (tiles["due"], tiles["oldest due"], tiles["scheduled"]) == ("0", "–", "0")
+    assert (tiles["due"], tiles["oldest due"], tiles["scheduled"]) == ("0 1 held, in the same list", "–", "0")
     assert tiles["held"] == "1 their limit admits none of them now"
     assert tiles["unknown"] == "1 workers release them"
     text = text_of(operator)
     assert re.search(r'<dt>held</dt><dd><a href="[^"]*/limits/', text)
-    assert re.search(r'<dt>unknown</dt><dd[^>]*><a href="[^"]*/tasks/', text)
+    assert re.search(r'<dt>unknown</dt><dd[^>]*><a href="[^"]*state=unknown', text)
     assert "1 job waits: no worker is running" in text, "the held job is due"
 
 

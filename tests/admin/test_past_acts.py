@@ -12,13 +12,16 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from django_pgqueue import control
+from django_pgqueue import Limit, control
 from django_pgqueue.admin import past_acts
 from django_pgqueue.admin.job import past_acts as of_job
 from django_pgqueue.control import workers as worker_control
+from django_pgqueue.declared.breakers import PAUSED_BY
 from django_pgqueue.lifecycle import audit
-from django_pgqueue.models import AuditEntry, Job, Worker
+from django_pgqueue.models import AuditEntry, Job, OpenBreaker, Pause, Worker
 from django_pgqueue.states import RequestKind
+from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from tests.admin.conftest import JobMaker, add_execution
 from tests.admin.test_overview import add_worker, count
 from tests.app import tasks
@@ -85,6 +88,37 @@ def test_charts_of_a_queue_leave_out_acts_on_other_queues(operator: Client, fini
     bulk_act("cancel", 3)
     shown = marks_of(operator, f"{QUEUE}mail")
     assert shown == ["queue mail paused", "task app.any paused", "3 jobs cancelled by ada: fixed &lt;b&gt;"]
+
+
+def test_charts_of_a_queue_leave_out_acts_on_tasks_of_others(operator: Client, monkeypatch: Any) -> None:
+    other: Task[..., Any] = Task(func=tasks.add.func, queue_name="other", limit=Limit("api", concurrency=1))
+    ran_here: Task[..., Any] = Task(func=tasks.fail.func, queue_name="other")
+    mine: Task[..., Any] = Task(func=tasks.noop.func, queue_name="default")
+    count(300, task=ran_here.name, succeeded=1)  # an attempt in the queue `default`
+    known = {each.name: each for each in (other, ran_here, mine)}
+    monkeypatch.setattr(registry, "all_tasks", lambda: [*known.values()])
+    monkeypatch.setattr(registry, "get", known.get)
+    monkeypatch.setattr(registry, "names_of", lambda name: (name,))
+    for name in known:
+        audit.add_audit(connection, "pause", {"task_name": name}, [])
+    audit.add_audit(connection, "pause", {"limit_key": "api:7"}, [])
+    assert marks_of(operator, f"{QUEUE}default") == [f"task {name} paused" for name in (ran_here.name, mine.name)]
+    assert marks_of(operator, f"{OVERVIEW}?task={other.name}") == [f"task {other.name} paused", "limit api:7 paused"]
+    assert len(marks_of(operator)) == 4
+
+
+@pytest.mark.parametrize("may_view", [True, False])
+def test_charts_show_circuit_breakers_that_opened(
+    client_of: Callable[..., Client], finished_jobs: None, may_view: bool
+) -> None:
+    now = timezone.now()
+    for key, minutes in (("stripe:7", 5), ("old", 90)):
+        OpenBreaker.objects.create(limit_key=key, opened_at=now - timedelta(minutes=minutes), after_execution_id=0)
+    Pause.objects.create(kind="limit", name="stripe:7", paused_by=PAUSED_BY, reason="18 of 30 attempts failed in 60 s")
+    client = client_of("view_job", *(["view_arguments"] if may_view else []))
+    key = "stripe:7" if may_view else "stripe:…"
+    text = f"The circuit breaker of the limit {key} opened. 18 of 30 attempts failed in 60 s"
+    assert marks_of(client) == [text]
 
 
 def test_charts_show_acts_of_their_period_only(operator: Client, finished_jobs: None) -> None:

@@ -212,7 +212,9 @@ def test_job_page_paused_task_shows_the_pause(operator: Client, make_job: JobMak
     text = operator.get(page).content.decode()
     ends = "" if until is None else " until [-0-9]+ [:0-9]+"
     assert re.search(rf"task app\.add, paused by ada{ends}: &lt;b&gt;", text)
-    assert "paused, due for" in text
+    situation = text.partition("pgqueue-situation")[2]
+    assert '<span class="pgqueue-state pgqueue-paused">paused</span>' in situation
+    assert "paused, due" not in situation, "the badge says it"
     control.resume(task="app.add")
     text = operator.get(page).content.decode()
     assert "Paused by" not in text and "paused, due" not in text
@@ -245,7 +247,7 @@ def test_job_page_paused_retry_shows_attempt_and_pause(operator: Client, make_jo
     job = make_job(queue_name="mail", attempt=2)
     control.pause("mail")
     text = operator.get(f"/admin/pgqueue/job/{job.pk}/change/").content.decode()
-    assert "waiting for attempt 3 of 10, paused, due for" in text
+    assert "waiting for attempt 3 of 10, due for" in text
 
 
 def test_pause_expired_is_listed_as_ended_and_ignored(operator: Client, make_job: JobMaker) -> None:
@@ -289,14 +291,16 @@ def queries_of_list(client: Client) -> list[str]:
 
 def test_pause_list_runs_as_many_queries_for_50_pauses_as_for_one(operator: Client) -> None:
     control.pause("queue0")
+    control.pause(limit_key="name")
     operator.get(LIST)  # the first request reads what later ones have in a cache
     one = queries_of_list(operator)
     for number in range(1, 50):
         target: dict[str, Any] = {("queue_name", "task", "limit_key")[number % 3]: f"name{number}"}
         control.pause(**target)
-    assert Pause.objects.count() == 50
+    assert Pause.objects.count() == 51
     assert len(queries_of_list(operator)) == len(one)
-    assert sum('"pgqueue_job"' in sql or " pgqueue_job" in sql for sql in one) == 2
+    jobs = [sql for sql in one if '"pgqueue_job"' in sql or " pgqueue_job" in sql]
+    assert len(jobs) == 3, "the waiting jobs of queues, the lanes of limits, and the running jobs"
 
 
 def test_pause_list_counts_the_waiting_and_running_jobs_of_each_pause(
@@ -319,8 +323,8 @@ def test_pause_list_counts_the_waiting_and_running_jobs_of_each_pause(
         control.pause(queue_name)
     assert counts_of_list(operator) == {
         "queue mail": ("3", "3"),
-        "limit stripe": ("–", "2"),
-        "limit stripe:7": ("–", "1"),
+        "limit stripe": ("2", "2"),
+        "limit stripe:7": ("1", "1"),
         "queue idle": ("0", "0"),
         f"task {renamed.name}": ("–", "2"),
     }
@@ -328,6 +332,8 @@ def test_pause_list_counts_the_waiting_and_running_jobs_of_each_pause(
     monkeypatch.setattr(paused_jobs, "RUNNING_LIMIT", 3)
     counts = counts_of_list(operator)
     assert counts["queue mail"][0] == "4+" and counts["queue idle"][0] == "0"
+    monkeypatch.setattr(paused_jobs, "RANGES_LIMIT", 2)
+    assert counts_of_list(operator)["limit stripe"][0] == "1+", "not all of its keys are counted"
     assert counts["limit stripe"][1] == "2+" and counts["queue idle"][1] == "–"
 
 

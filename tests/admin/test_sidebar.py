@@ -25,8 +25,8 @@ SIDEBAR = re.compile(
 
 def sidebar_of(client: Client, path: str) -> dict[str, tuple[str, bool]]:
     """Return the rows of the app in the sidebar: by label, the count and whether the row is the current one."""
-    text = client.get(f"{CONSOLE}{path}").content.decode()
-    part = text.partition('<div class="app-pgqueue')[2].partition("</table>")[0]
+    text = client.get(path if path.startswith("/") else f"{CONSOLE}{path}").content.decode()
+    part = text.partition('id="nav-sidebar"')[2].partition('<div class="app-pgqueue')[2].partition("</table>")[0]
     found = {}
     for is_current, label in SIDEBAR.findall(part):
         words = re.sub(r"<[^>]+>", " ", label).split()
@@ -118,3 +118,22 @@ def test_each_page_has_a_key_of_its_own_in_the_list(operator: Client) -> None:
     assert len(set(KEYS.values())) == len(KEYS) and not {"g", "r"} & set(KEYS.values())
     text = operator.get(f"{CONSOLE}job/").content.decode()
     assert f'<a href="{CONSOLE}job/queues/" data-key="q">Queues</a>' in text and "<kbd>/</kbd>" in text
+
+
+@pytest.mark.parametrize("path", ["/admin/password_change/", "/admin/auth/user/"])
+def test_sidebar_of_other_pages_of_the_admin_has_the_pages(admin_client: Client, path: str) -> None:
+    rows = sidebar_of(admin_client, path)
+    assert {"Overview", "Queues", "Incidents", "Tasks", "Limits", "Doctor", "Jobs", "Workers"} <= rows.keys()
+    assert set(rows.values()) == {("", False)}
+
+
+def test_sidebar_of_other_pages_has_only_pages_that_the_user_may_see(client_of) -> None:
+    rows = sidebar_of(client_of("view_schedule"), "/admin/password_change/")
+    assert rows.keys() == {"Schedules"}
+
+
+def test_breadcrumbs_are_separated_by_spaces(operator: Client) -> None:
+    text = operator.get(f"{CONSOLE}job/limits/").content.decode()
+    part = text.partition('class="breadcrumbs">')[2].partition("</div>")[0]
+    words = " ".join(re.sub(r"<[^>]+>", "", part).replace("&rsaquo;", ">").split())
+    assert words == "Home > Job queue > Queues > Limits"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -113,7 +114,9 @@ def test_pause_and_resume_by_one_click_each(operator):
     pause = Pause.objects.get()
     assert (pause.kind, pause.name, pause.paused_by, pause.reason) == ("task", NAME, "staff", "the bank is down")
     row = row_of(text_of(operator), NAME)
-    assert "paused by staff: the bank is down" in row and "/tasks/resume/" in row
+    assert re.search(r"staff paused it at [-0-9]+ [:0-9]+\. the bank is down", row), row
+    assert row.count(">paused<") == 1, "the badge says it once"
+    assert "/tasks/resume/" in row
     shown = row.split('name="shown_pause" value="')[1].split('"')[0]
     operator.post(f"{TASKS}resume/", {"task": NAME, "shown_pause": shown})
     assert not Pause.objects.exists()

@@ -34,6 +34,7 @@ def one_of_each(db) -> dict[str, int]:
         "due": helpers.make_job(connection),
         "scheduled": helpers.make_job(connection, delay_seconds=60.0),
         "retrying": retrying,
+        "unknown": helpers.make_job(connection, delay_seconds=60.0),
         "paused": helpers.make_job(connection, queue_name="mail"),
         "waiting": helpers.make_nodes(connection, needs=[helpers.make_job(connection, task_name="gone")])[0],
         "running": helpers.make_job(connection),
@@ -50,6 +51,7 @@ def one_of_each(db) -> dict[str, int]:
     operator.cancel(connection, [jobs["cancelling"], jobs["cancelled"]])
     Job.objects.filter(task_name="gone")._raw_delete("default")
     operator.acknowledge(connection, [jobs["acknowledged"]])
+    Job.objects.filter(pk=jobs["unknown"]).update(unknown_since=timezone.now())
     control.pause("mail")
     return jobs
 
@@ -65,7 +67,20 @@ def test_list_state_finds_exactly_its_jobs(pgqueue, one_of_each):
         assert set(ids(found)) == {one_of_each[each] for each in wider}, word
     assert set(WORDS) == {*one_of_each, "ready"}
     ready = pgqueue("jobs", "list", "--state", "ready", "--json")
-    assert set(ids(ready)) == {one_of_each[word] for word in ("due", "scheduled", "retrying", "paused")}
+    assert set(ids(ready)) == {one_of_each[word] for word in ("due", "scheduled", "retrying", "unknown", "paused")}
+
+
+@pytest.mark.parametrize("paused", ["stripe", "stripe:7"])
+def test_list_of_paused_jobs_has_those_of_a_paused_limit(pgqueue, db, paused):
+    held, behind = (helpers.make_job(connection) for _ in range(2))
+    for job_id, limit_key in ((held, "other:7"), (behind, "stripe:7")):
+        Job.objects.filter(pk=job_id).update(limit_key=limit_key)
+    plain_id = helpers.make_job(connection)
+    control.pause(limit_key=paused)
+    assert ids(pgqueue("jobs", "list", "--state", "paused", "--json")) == [behind]
+    assert set(ids(pgqueue("jobs", "list", "--state", "due", "--json"))) == {held, plain_id}
+    words = {job["id"]: job["status"] for job in pgqueue("jobs", "list", "--json").document["jobs"]}
+    assert words == {held: "due", behind: "paused", plain_id: "due"}
 
 
 def test_list_names_the_state_of_each_job(pgqueue, one_of_each):
@@ -320,7 +335,9 @@ def test_list_search_finds_jobs_with_this_key(pgqueue, one_of_each):
     assert found("--queue", "mail") == {one_of_each["paused"]}
     for word in ("scheduled", "retrying", "cancelling", "succeeded", "dead", "cancelled"):
         assert found("--state", word) == {one_of_each[word]}, word
-    assert found("--state", "ready") == {one_of_each[word] for word in ("due", "scheduled", "retrying", "paused")}
+    assert found("--state", "ready") == {
+        one_of_each[word] for word in ("due", "scheduled", "retrying", "unknown", "paused")
+    }
     assert found("--state", "dead", "--until", "1h") == found("--until", "1h") == set()
     assert found("--since", "1h", "--limit", "1") == {max(one_of_each.values())}
 

@@ -20,6 +20,7 @@ from django_pgqueue.models import Execution, Installation, Job, OpenBreaker, Sch
 from django_pgqueue.states import FailurePolicy
 from django_pgqueue.stats import CauseKind, Count, queries
 from django_pgqueue.stats.causes import current, facts
+from django_pgqueue.stats.causes import queries as cause_queries
 from django_pgqueue.stats.limits import ready
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.completion.attempt_counter import Tally
@@ -349,6 +350,35 @@ def test_dead_job_that_blocks_jobs_of_workflows_is_urgent(add_worker):
     assert cause.sentence == f"3 jobs of workflows wait for a dead job of {helpers.NOOP}: retry it."
 
 
+def test_acknowledged_job_that_still_blocks_jobs_is_a_cause(add_worker):
+    add_worker()
+    [dead_id, other_id] = helpers.make_nodes(connection, 2)
+    helpers.make_nodes(connection, 3, needs=[dead_id, other_id], policy=FailurePolicy.BLOCK)
+    helpers.make_nodes(connection, 2, needs=[dead_id], policy=FailurePolicy.IGNORE)
+    now = timezone.now()
+    Job.objects.filter(pk=dead_id).update(state="dead", finished_at=now, acknowledged_at=now)
+    [cause] = stats.causes()
+    assert (cause.kind, cause.job_id, cause.jobs) == (CauseKind.DEPENDENCY_ACKNOWLEDGED, dead_id, Count(3))
+    assert cause.is_urgent
+    assert cause.sentence == (
+        f"3 jobs of workflows wait for the dead job {dead_id} of {helpers.NOOP}, which somebody has acknowledged: "
+        "that does not end the wait. Retry the dead job, or cancel what waits for it."
+    )
+    assert any(cause.sentence in found.what for found in examine("default")), "the doctor reports it too"
+
+
+@pytest.mark.parametrize(("name", "limit"), [("WAITING_READ", 2), ("EDGES_READ", 2)])
+def test_acknowledged_jobs_are_searched_with_a_bound(add_worker, monkeypatch, name, limit):
+    add_worker()
+    [dead_id] = helpers.make_nodes(connection)
+    helpers.make_nodes(connection, 3, needs=[dead_id], policy=FailurePolicy.BLOCK)
+    now = timezone.now()
+    Job.objects.filter(pk=dead_id).update(state="dead", finished_at=now, acknowledged_at=now)
+    monkeypatch.setattr(facts, name, limit)
+    [cause] = stats.causes()
+    assert str(cause.jobs) == "2+"
+
+
 @pytest.mark.parametrize(
     ("counts", "expected"),
     [
@@ -399,6 +429,36 @@ def test_schedule_whose_latest_jobs_died_is_a_cause(add_worker, states, expected
         )
     Schedule.objects.update(enabled=False)
     assert set(kinds()) <= {"jobs died"}, "they are those of no schedule that is on"
+
+
+@pytest.mark.parametrize(
+    ("runs", "dead", "kind", "jobs"),
+    [
+        (5, 5, CauseKind.SCHEDULE_FAILING, Count(5)),
+        (25, 12, CauseKind.SCHEDULE_FAILING, Count(20, is_exact=False)),
+        (5, 9, CauseKind.TASK_FAILING, Count(9)),
+    ],
+)
+def test_failing_schedule_and_its_task_are_one_cause(add_worker, runs, dead, kind, jobs):
+    """Also if so many of its jobs died that jobs of no cause would be one too."""
+    add_worker()
+    schedule = add_schedule("hourly", *["dead"] * runs)
+    died(helpers.NOOP, dead)
+    [cause] = stats.causes()
+    assert (cause.kind, cause.jobs, cause.schedule_id) == (kind, jobs, schedule.pk)
+    if kind is CauseKind.TASK_FAILING:
+        assert cause.sentence.endswith("The latest jobs of the schedule hourly are among these.")
+    samples = {gauge.name: dict(samples) for gauge, samples in collect()}["pgqueue_causes"]
+    assert [kinds for kinds, count in samples.items() if count] == [(kind.value,)]
+
+
+def test_failing_schedule_does_not_hide_dead_jobs_of_other_tasks(add_worker):
+    add_worker()
+    add_schedule("hourly", *["dead"] * 12)
+    for _ in range(10):
+        job_id = helpers.make_job(connection, task_name="shop.other")
+        Job.objects.filter(pk=job_id).update(state="dead", finished_at=timezone.now())
+    assert sorted(kinds()) == ["jobs died", "schedule failing"]
 
 
 def test_problem_of_a_schedule_is_shown_only_with_keys():
@@ -499,7 +559,7 @@ def test_sentences_escape_names_from_rows():
 
 
 def test_reading_costs_few_statements_more_than_the_overview(add_worker, django_assert_max_num_queries):
-    """Two in a healthy queue; four if workers release jobs and dead jobs block workflows, however many there are."""
+    """Two in a healthy queue; five if workers release jobs and dead jobs block workflows, however many there are."""
     add_worker()
     helpers.make_job(connection)
     current.current()  # the role's privileges are read once for a process
@@ -519,7 +579,7 @@ def test_reading_costs_few_statements_more_than_the_overview(add_worker, django_
         add_schedule(f"s{number}", *["dead"] * 3)
         died(f"shop.task{number}", 5)
         add(f"two:{number}", 4, delay=LATE)
-    assert statements(current.current) - statements(stats.overview) <= 4
+    assert statements(current.current) - statements(stats.overview) <= 5
 
 
 def test_reading_is_kept_for_five_seconds_and_forgotten_by_acts(monkeypatch, django_assert_num_queries):
@@ -565,7 +625,7 @@ def test_no_worker_of_a_foreign_database_names_the_adoption(settings):
 
 
 def test_role_without_access_to_schedules_reads_the_other_causes(monkeypatch):
-    monkeypatch.setattr(facts, "MAY_READ_SCHEDULES", "/* pgqueue:may_read_schedules */ SELECT false")
+    monkeypatch.setattr(cause_queries, "MAY_READ_SCHEDULES", "/* pgqueue:may_read_schedules */ SELECT false")
     add_schedule("late", next_run_at=datetime(2026, 1, 1, tzinfo=UTC))
     helpers.make_job(connection)
     assert kinds() == ["no worker"]
@@ -589,7 +649,7 @@ def test_unreadable_counts_give_no_samples_and_a_warning(monkeypatch, name):
 def test_figure_that_cannot_be_read_is_named_and_hides_no_other_cause(monkeypatch):
     helpers.make_job(connection)
     overflow = "/* pgqueue:overflow */ SELECT 9223372036854775807 + 1 + count(*) FROM pgqueue_job"
-    monkeypatch.setattr(facts, "DEAD_IN_A_ROW", overflow)
+    monkeypatch.setattr(cause_queries, "DEAD_IN_A_ROW", overflow)
     found = current.current()
     assert list(found.overview.unread) == ["failing tasks"]
     assert kinds() == ["no worker"]

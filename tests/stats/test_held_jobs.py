@@ -134,11 +134,22 @@ def test_jobs_of_a_held_key_are_held():
 
 
 @pytest.mark.parametrize("name", ["two", "two:a"])
-def test_jobs_of_a_paused_key_are_held(name):
+def test_jobs_of_a_paused_key_are_paused_and_not_held(name):
     add("two:a", 2)
     add("fair:a")
     pauses.pause(connection, Pausable.LIMIT, name)
-    assert counts() == (1, 2)
+    assert counts() == (1, 0)
+    overview = stats.overview()
+    assert (overview.paused, overview.held) == (stats.Count(2), stats.Count(0))
+    [lane] = stats.lanes()
+    assert (lane.due, lane.held) == (stats.Count(1), stats.Count(2))
+
+
+def test_jobs_behind_a_paused_key_are_marked_if_not_all_are_counted(monkeypatch):
+    monkeypatch.setattr(ready, "ROWS_LIMIT", 2)
+    add("two:a", 3)
+    pauses.pause(connection, Pausable.LIMIT, "two:a")
+    assert str(stats.overview().paused) == "2+"
 
 
 def test_jobs_behind_a_dead_one_are_held():

@@ -189,6 +189,10 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"limit": LIMIT, "dependents": 10, "tasks": 20},
         {"pgqueue_job_dead", "pgqueue_dependency_needs", "pgqueue_job_pkey"},
     ),
+    "ACKNOWLEDGED_DEPENDENCIES": (
+        {"limit": LIMIT, "edges": LIMIT, "tasks": 20},
+        {"pgqueue_job_waiting", "pgqueue_dependency_pkey", "pgqueue_job_pkey"},
+    ),
     "FAILING_SCHEDULES": (
         {"schedules": 40, "runs": 10, "late_seconds": 60.0, "least": 3, "limit": 20},
         {"pgqueue_schedulerun_tick", "pgqueue_job_pkey"},
@@ -221,6 +225,10 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "DEAD_MESSAGES": (
         {**SINCE_2000, "limit": LIMIT, "task_name": "task1", "exception_class": "x"},
         {"pgqueue_job_dead", "pgqueue_execution_job"},
+    ),
+    "DEAD_RELEASES": (
+        {**SINCE_2000, "limit": LIMIT, "task_name": "task1", "exception_class": "x", "releases": 20},
+        {"pgqueue_job_dead", "pgqueue_execution_job", "pgqueue_worker_pkey"},
     ),
     "DEAD_BEYOND": ({**SINCE_2000, "limit": LIMIT}, {"pgqueue_job_dead"}),
     "RUNS_OF_SCHEDULES": (
@@ -322,6 +330,7 @@ def test_every_statement_on_large_tables_has_a_case():
         "LAST_ID",
         "FIRST_ID_SINCE",
         "MAY_READ_SCHEDULES",
+        "OPENED_BREAKERS",
     }
     assert {name.partition(" ")[0] for name in CASES} | others == set(READING)
 

@@ -66,7 +66,10 @@ def chosen_task(request: HttpRequest) -> str | None:
 
 
 def activity_context(request: HttpRequest, alias: str, *, queue: str | None = None) -> dict[str, Any]:
-    """Return the variables of the template `pgqueue/admin/console/activity.html`. Runs four statements."""
+    """Return the variables of the template `pgqueue/admin/console/activity.html`.
+
+    Runs five statements, and up to two more for a queue.
+    """
     span, task, has_figures = chosen_span(request), chosen_task(request), FIGURES in request.GET
     read = partial(stats.throughput, queue=queue, task=task, with_failures=False, database=alias)
     since = _floor(datetime.now(UTC) - span.length, span.slot)

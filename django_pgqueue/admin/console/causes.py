@@ -82,8 +82,12 @@ def _workers(request: HttpRequest, cause: Cause) -> CauseLink:
     return CauseLink(_("Workers"), allowed_url(request, "worker_changelist"))
 
 
-def _jobs_of_task(request: HttpRequest, cause: Cause) -> CauseLink:
-    return CauseLink(_("Jobs"), jobs_url(request, "ready", task=cause.name))
+def _unknown_jobs(request: HttpRequest, cause: Cause) -> CauseLink:
+    return CauseLink(_("Unknown jobs"), jobs_url(request, "unknown", task=cause.name))
+
+
+def _paused_jobs(request: HttpRequest, cause: Cause) -> CauseLink:
+    return CauseLink(_("Paused jobs"), jobs_url(request, "paused", task=cause.name))
 
 
 def _limit(request: HttpRequest, cause: Cause) -> CauseLink:
@@ -95,7 +99,7 @@ def _dead_job(request: HttpRequest, cause: Cause) -> CauseLink:
 
 
 def _incident(request: HttpRequest, cause: Cause) -> CauseLink:
-    return CauseLink(_("Dead letters"), jobs_url(request, "dead", task=cause.name, since="day"))
+    return CauseLink(_("Dead letters of the past hour"), jobs_url(request, "dead", task=cause.name, since="hour"))
 
 
 def _schedule(request: HttpRequest, cause: Cause) -> CauseLink:
@@ -107,15 +111,16 @@ def _schedule(request: HttpRequest, cause: Cause) -> CauseLink:
 LINKS: Final[dict[CauseKind, Callable[[HttpRequest, Cause], CauseLink]]] = {
     CauseKind.NO_WORKER: _workers,
     CauseKind.QUEUE_NOT_SERVED: _queue,
-    CauseKind.UNKNOWN_TASK: _jobs_of_task,
+    CauseKind.UNKNOWN_TASK: _unknown_jobs,
     CauseKind.LOST: lambda request, cause: CauseLink(_("Lost jobs"), jobs_url(request, "lost")),
     CauseKind.DEPENDENCY_FAILED: _dead_job,
+    CauseKind.DEPENDENCY_ACKNOWLEDGED: _dead_job,
     CauseKind.TASK_FAILING: _incident,
     CauseKind.JOBS_DIED: lambda request, cause: CauseLink(
         _("Incidents"), allowed_url(request, "incidents", since="day")
     ),
     CauseKind.QUEUE_PAUSED: _queue,
-    CauseKind.TASK_PAUSED: _jobs_of_task,
+    CauseKind.TASK_PAUSED: _paused_jobs,
     CauseKind.SLOTS_BUSY: lambda request, cause: CauseLink(
         _("Running jobs"), jobs_url(request, "running", queue=cause.name)
     ),
@@ -136,27 +141,29 @@ LINKS: Final[dict[CauseKind, Callable[[HttpRequest, Cause], CauseLink]]] = {
 
 def _acts(request: HttpRequest, cause: Cause) -> list[CauseLink]:
     """Return the pages of acts that help: previews and forms, which ask before they change anything."""
-    if cause.kind is CauseKind.KEY_ORDER:
-        return [CauseLink(_("First job"), _dead_job(request, cause).url)]
-    if cause.kind is CauseKind.SCHEDULE_LATE and cause.job_id is not None:
-        return [CauseLink(_("Job of the run before"), page_url(request, "job_change", cause.job_id))]
+    if cause.kind in LABELS_OF_JOBS and cause.job_id is not None:
+        return [CauseLink(LABELS_OF_JOBS[cause.kind], _dead_job(request, cause).url)]
     if cause.kind is CauseKind.BLOCKED_BY_DEAD:
         label = _("Retry the dead job…") if acts.RETRY.is_allowed(request.user) else _("Dead job")
         return [CauseLink(label, _dead_job(request, cause).url)]
     if cause.kind in (CauseKind.DEPENDENCY_FAILED, CauseKind.TASK_FAILING):
-        return [CauseLink(_("Retry…"), _preview(request, TransitionName.RETRY, state=State.DEAD, task=cause.name))]
-    if cause.kind is CauseKind.LIMIT_UNDECLARED:
-        waiting = {"state": State.READY, "limit": cause.name}
+        retry = CauseLink(_("Retry…"), _preview(request, TransitionName.RETRY, state=State.DEAD, task=cause.name))
+        return [retry, _schedule(request, cause)] if cause.schedule_id is not None else [retry]
+    if cause.kind in (CauseKind.LIMIT_UNDECLARED, CauseKind.UNKNOWN_TASK):
+        name = "limit" if cause.kind is CauseKind.LIMIT_UNDECLARED else "task"
+        waiting = {"state": State.READY, name: cause.name}
         return [CauseLink(_("Cancel waiting…"), _preview(request, TransitionName.CANCEL, **waiting))]
-    if cause.kind is CauseKind.UNKNOWN_TASK:
-        return [
-            CauseLink(
-                _("Cancel waiting…"), _preview(request, TransitionName.CANCEL, state=State.READY, task=cause.name)
-            )
-        ]
     if cause.kind in (CauseKind.LIMIT_SLOTS, CauseKind.LIMIT_RATE) and acts.OVERRIDE_LIMIT.is_allowed(request.user):
         return [CauseLink(_("Change the limit…"), page_url(request, "limit_change", key=cause.limit_key or cause.name))]
     return []
+
+
+LABELS_OF_JOBS: Final = {
+    CauseKind.KEY_ORDER: _("First job"),
+    CauseKind.SCHEDULE_LATE: _("Job of the run before"),
+    CauseKind.SCHEDULE_FAILING: _("Latest dead job"),
+}
+"""The kinds of causes that link a job as an act, and the label of the link."""
 
 
 def _preview(request: HttpRequest, action: TransitionName, **filters: str) -> str:

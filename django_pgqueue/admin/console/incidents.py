@@ -32,6 +32,7 @@ from django_pgqueue.ground.error_messages import WHOLE_MESSAGE
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.stats import Count, Incident, Incidents, MessageGroup
+from django_pgqueue.stats.incident_groups import ReleaseGroup, incident_releases
 
 from .page import ConsolePage
 
@@ -179,6 +180,7 @@ def _detail(request: HttpRequest, alias: str, group: Incident, found: Incidents,
         "group": _row(request, group, chosen, is_complete=is_complete),
         "messages": [_message(request, group, part, is_complete=is_complete) for part in parts[:MESSAGES_SHOWN]],
         "hidden_messages": len(parts[MESSAGES_SHOWN:]),
+        "releases": _releases(alias, group, found),
         "job": f"#{latest}",
         "job_url": page_url(request, "job_change", latest),
         "error": visible(error),
@@ -196,6 +198,28 @@ def _message(request: HttpRequest, group: Incident, part: MessageGroup, *, is_co
         "last": moment(part.last_at),
         **_links(request, group, part),
     }
+
+
+def _releases(alias: str, group: Incident, found: Incidents) -> list[dict[str, str]]:
+    """Return the releases in which the jobs of a group died. Return none if no worker of them is recorded any more."""
+    parts = incident_releases(group, found, alias)
+    is_complete = found.complete_since is None
+    return [
+        {
+            "name": _release_text(part),
+            "jobs": str(Count(part.jobs, is_complete)),
+            "first": moment(part.first_at),
+            "last": moment(part.last_at),
+        }
+        for part in parts
+        if any(each.release is not None for each in parts)
+    ]
+
+
+def _release_text(part: ReleaseGroup) -> str:
+    if part.release is None:
+        return str(_("not known: the record of the worker is removed"))
+    return shortened(part.release) or str(_("version %(version)s") % {"version": shortened(part.version or "")})
 
 
 def _arguments(alias: str, group: Incident) -> Compared:

@@ -36,7 +36,7 @@ from django_pgqueue.stats.unread import Figures, read_each
 
 from .causes import CAUSES_LISTED, CAUSES_SHOWN, cause_rows, found_causes
 from .page import Banner, ConsolePage, unread_banners
-from .queues import figure_text, prefetched_note, queue_rows, slots_text
+from .queues import figure_text, held_note, prefetched_note, queue_rows, slots_text
 
 EXAMINED: Final = ("server", "migrations", "installation", "listening", "pinned_rows")
 """The ids of the doctor's checks that the overview runs. They take a few milliseconds: the page may be refreshed every
@@ -157,7 +157,7 @@ def tiles(request: HttpRequest, overview: stats.Overview) -> Tiles:
 def _main_tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
     """Yield the figures that say whether the queue works."""
     oldest, due = overview.oldest_due_seconds, jobs_url(request, "due")
-    yield Tile(pgettext("jobs", "due"), overview.due, due)
+    yield Tile(pgettext("jobs", "due"), overview.due, due, held_note(overview))
     yield Tile(_("oldest due"), "–" if oldest is None else seconds_text(oldest), due)
     yield Tile(_("running"), overview.running, jobs_url(request, "running"), prefetched_note(overview))
     dead = overview.dead_24h
@@ -181,7 +181,7 @@ def _other_tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Til
         yield Tile(_("paused"), overview.paused, jobs_url(request, "paused"))
     if overview.unknown.value:
         note = _("workers release them")
-        yield Tile(_("unknown"), overview.unknown, allowed_url(request, "tasks"), note, is_bad=True)
+        yield Tile(_("unknown"), overview.unknown, jobs_url(request, "unknown"), note, is_bad=True)
     if overview.suspended.value:
         yield Tile(_("suspended"), overview.suspended, note=_("scheduled or retrying"))
     if overview.waiting.value:

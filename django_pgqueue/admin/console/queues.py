@@ -37,7 +37,7 @@ STATES: Final = ("due", "held", "scheduled", "retrying", "unknown", "paused", "r
 ALWAYS: Final = frozenset({"due", "running"})
 """The states that have a column also if no queue of the table has such jobs."""
 WAITING: Final = frozenset({"due", "held", "scheduled", "retrying", "unknown", "paused"})
-LABELS_OF_STATES: Final = {**LABELS, "held": gettext_lazy("held"), "unknown": gettext_lazy("unknown")}
+LABELS_OF_STATES: Final = {**LABELS, "held": gettext_lazy("held")}
 LONG: Final = timedelta(days=365)
 
 
@@ -152,7 +152,7 @@ def _pause_of(request: HttpRequest, queue: QueueStats) -> dict[str, str]:
 def _cell(request: HttpRequest, queue: QueueStats, state: str) -> dict[str, Any]:
     """Return the number of jobs in one state, with a link to them unless it is 0."""
     jobs: Count = getattr(queue, state)
-    note = prefetched_note(queue) if state == "running" else ""
+    note = NOTES[state](queue) if state in NOTES else ""
     url = _cell_url(request, queue, state) if jobs.value or note else ""
     label, title = LABELS_OF_STATES[state], count_note(jobs)
     return {"state": state, "label": label, "jobs": jobs, "url": url, "note": note, "title": title}
@@ -162,12 +162,21 @@ def _cell_url(request: HttpRequest, queue: QueueStats, state: str) -> str:
     """Return the URL of the jobs in one state. Held jobs have that of the limits, which say what holds them."""
     if state == "held":
         return allowed_url(request, "limits")
-    return jobs_url(request, "ready" if state == "unknown" else state, queue=queue.name)
+    return jobs_url(request, state, queue=queue.name)
 
 
 def prefetched_note(depth: Depth) -> str:
     """Return a text with the number of jobs that wait in a worker for a free slot; "" if no job does."""
     return _("%(count)s claimed, waiting for a slot") % {"count": depth.prefetched} if depth.prefetched.value else ""
+
+
+def held_note(depth: Depth) -> str:
+    """Return a text with the number of due jobs that are held, which the list of due jobs has too; "" if none is."""
+    return _("%(count)s held, in the same list") % {"count": depth.held} if depth.held.value else ""
+
+
+NOTES: Final = {"due": held_note, "running": prefetched_note}
+"""Functions of states that return what the list of the jobs has and their number does not count."""
 
 
 def _clear_url(request: HttpRequest, queue: QueueStats) -> str:

@@ -16,7 +16,7 @@ from django.utils.translation import pgettext
 
 from django_pgqueue import acts, stats
 from django_pgqueue.admin import shown
-from django_pgqueue.admin.formatting import LABELS, breakable, by_until, count_note, duration, visible
+from django_pgqueue.admin.formatting import breakable, count_note, duration, pause_text, visible
 from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.admin.schedules.expression_text import expression_text
 from django_pgqueue.display import number, percent
@@ -103,10 +103,10 @@ def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[dict[st
     of_states = (
         (pgettext("jobs", "due"), depth.due, "job", "due"),
         (_("paused"), depth.paused, "job", "paused"),
-        (_("held by their limit"), depth.held, "job", "due"),
+        (_("held by their limit (the list has all due jobs)"), depth.held, "job", "due"),
         (_("scheduled"), depth.scheduled, "job", "scheduled"),
         (_("retrying"), depth.retrying, "job", "retrying"),
-        (_("unknown to workers"), depth.unknown, "job", "ready"),
+        (_("unknown to workers"), depth.unknown, "job", "unknown"),
         (_("running"), depth.running + depth.lost, "job", "running"),
         (_("claimed, waiting for a slot"), depth.prefetched, "job", "running"),
         (_("dead"), depth.dead, "deadjob", None),
@@ -149,9 +149,7 @@ def _spans(*seconds: float | None) -> str:
 
 
 def _pause_text(pause: stats.PauseStats | None) -> str:
-    if pause is None:
-        return ""
-    return f"{LABELS['paused']}{by_until(pause.by, pause.until)}{': ' if pause.reason else ''}{visible(pause.reason)}"
+    return "" if pause is None else pause_text(pause.paused_at, pause.by, pause.until, pause.reason)
 
 
 TASKS: Final = ConsolePage("tasks", _("Tasks"), _context)

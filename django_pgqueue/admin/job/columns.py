@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from django.contrib import admin
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import CharField, Exists, Func, OuterRef, QuerySet, Subquery, Value
+from django.db.models import OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Concat, Left
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -35,7 +35,7 @@ from django_pgqueue.admin.row_operations import OperationsAdmin
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.ground.attempt_ends import STACK_START, AttemptEnd, end_of
-from django_pgqueue.job_search import PausedNames, latest, word_of
+from django_pgqueue.job_search import PausedNames, is_limit_paused, latest, word_of
 from django_pgqueue.models import Execution, Job, Worker
 from django_pgqueue.models.operations_link import lease_end
 from django_pgqueue.settings.conf import get_settings
@@ -58,12 +58,11 @@ def with_latest_execution(queryset: QuerySet[Any]) -> QuerySet[Any]:
     columns are not read. One value of arguments or result that Python cannot decode would otherwise break the
     whole page. `attach_executions()` reads the executions.
     """
-    limit_name = Func(OuterRef("limit_key"), Value(":"), Value(1), function="split_part", output_field=CharField())
     jobs: QuerySet[Any] = queryset.defer("arguments", "headers", "result").annotate(
         seen_at=statement_time(),
         latest_execution_id=Subquery(latest("id")),
         paused=ArraySubquery(in_force().exclude(kind=Pausable.LIMIT).values(of=Concat("kind", Value(" "), "name"))),
-        is_limit_paused=Exists(in_force().filter(kind=Pausable.LIMIT, name__in=[OuterRef("limit_key"), limit_name])),
+        is_limit_paused=is_limit_paused(),
     )
     return jobs
 

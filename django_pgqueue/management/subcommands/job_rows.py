@@ -15,7 +15,7 @@ from django.db.models.functions import Left
 
 from django_pgqueue.declared.chunks import is_chunk_key
 from django_pgqueue.declared.steps import is_endless
-from django_pgqueue.job_search import PausedNames, latest, word_of
+from django_pgqueue.job_search import PausedNames, is_limit_paused, latest, word_of
 from django_pgqueue.models import BATCH_SIZE, Execution, Job
 from django_pgqueue.models.operations_link import database_now, lease_end
 from django_pgqueue.states import Outcome, State
@@ -26,6 +26,9 @@ COLUMNS: Final = (
     *("pk", "task_name", "queue_name", "priority", "limit_key", "state", "attempt", "max_attempts"),
     *("enqueued_at", "run_after", "finished_at", "acknowledged_at", "cancel_requested_at"),
 )
+
+DECIDING: Final = ("unknown_since", "is_limit_paused")
+"""Further values that the word for the state depends on."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,8 @@ def read_rows(alias: str, ids: Sequence[int]) -> list[JobRow]:
 
 def _read_batch(alias: str, ids: Sequence[int], pauses: PausedNames) -> dict[int, JobRow]:
     jobs = Job.objects.using(alias).filter(pk__in=ids)
-    annotated = jobs.annotate(seen_at=database_now(), latest_id=Subquery(latest("id")))
-    rows = list(annotated.values(*COLUMNS, "seen_at", "latest_id"))
+    seen = {"seen_at": database_now(), "latest_id": Subquery(latest("id")), "is_limit_paused": is_limit_paused()}
+    rows = list(jobs.annotate(**seen).values(*COLUMNS, "unknown_since", *seen))
     executions = Execution.objects.using(alias).defer("error", "traceback")
     cut = executions.annotate(short_error=Left("error", ERROR_LIMIT), lease_end=lease_end())
     by_id = cut.in_bulk([row["latest_id"] for row in rows if row["latest_id"] is not None])
@@ -111,7 +114,9 @@ def _read_batch(alias: str, ids: Sequence[int], pauses: PausedNames) -> dict[int
     for row in rows:
         execution = by_id.get(row.pop("latest_id"))
         open_until = vars(execution)["lease_end"] if execution is not None and execution.outcome is None else None
-        found[row["pk"]] = JobRow(**row, word=word_of(row, open_until, pauses), execution=execution)
+        word = word_of(row, open_until, pauses)
+        values = {name: value for name, value in row.items() if name not in DECIDING}
+        found[row["pk"]] = JobRow(**values, word=word, execution=execution)
     return found
 
 

@@ -29,6 +29,8 @@ class CauseKind(StrEnum):
     """A dead job of an ordered key comes first, and waits for an operator."""
     DEPENDENCY_FAILED = "dependency failed"
     """Jobs of workflows wait for a dead job."""
+    DEPENDENCY_ACKNOWLEDGED = "dependency acknowledged"
+    """Jobs of workflows wait for a dead job that somebody has acknowledged, which does not end their wait."""
     SCHEDULE_FAILED = "schedule failed"
     """A schedule could not be fired."""
     SCHEDULE_LATE = "schedule late"
@@ -62,6 +64,7 @@ URGENT: Final = frozenset(
         CauseKind.LOST,
         CauseKind.BLOCKED_BY_DEAD,
         CauseKind.DEPENDENCY_FAILED,
+        CauseKind.DEPENDENCY_ACKNOWLEDGED,
         CauseKind.SCHEDULE_FAILED,
     }
 )
@@ -85,7 +88,7 @@ class Cause:
         limit_key: The limit key, if it concerns only one, and if keys were asked for.
         pause: The pause that holds the jobs, or that of a task whose jobs died.
         job_id: A job to look at: the dead job in the way, for example.
-        schedule_id: The schedule.
+        schedule_id: The schedule. Of a failing task, the one whose latest jobs are among those that died.
         is_urgent: Whether it lasts until somebody acts, and nobody has caused it on purpose.
     """
 

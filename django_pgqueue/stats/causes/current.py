@@ -45,6 +45,7 @@ SOURCES: Final = (
     limited_jobs.single_keys,
     failed_jobs.lost_jobs,
     failed_jobs.dead_dependencies,
+    failed_jobs.acknowledged_dependencies,
     failed_jobs.failing_tasks,
     failed_jobs.died_jobs,
     failed_jobs.schedules,
@@ -66,7 +67,7 @@ def causes(
     """Return why jobs do not run or fail now, the most important cause first.
 
     The answer comes from a reading that is at most five seconds old, also inside a transaction. A new one runs two
-    read-only statements more than `overview()`, and up to four further ones if there is more to say. Their cost is
+    read-only statements more than `overview()`, and up to five further ones if there is more to say. Their cost is
     bounded, however many jobs, keys, schedules and failures there are. The sentences are in the active language.
 
     Args:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -21,145 +21,8 @@ from django_pgqueue.stats.lane_counts import Ready
 from django_pgqueue.stats.limits.ready import WaitingKey
 from django_pgqueue.stats.ownership import other_installation
 
+from . import queries
 from .cause import CauseKind
-
-# Count for each task the jobs that died within the last seconds and since its last success, the most first, without
-# those that were acknowledged. At most `jobs` of the latest finished jobs of a task are read for these. If it has more,
-# and some of them were acknowledged, only the dead letters among those that were read count: the count is not exact.
-#
-# Index: pgqueue_rollup_starts, pgqueue_job_task
-# Cost:  the rollup rows of the period: one for each minute, queue, task and exception class; `jobs` jobs of each task
-DEAD_IN_A_ROW: Final = """/* pgqueue:dead_in_a_row */
-WITH failing AS MATERIALIZED (
-    SELECT task_name, sum(dead)::bigint AS dead, min(starts_at) AS since
-    FROM (
-        SELECT task_name, dead, starts_at,
-               max(starts_at) FILTER (WHERE succeeded > 0) OVER (PARTITION BY task_name) AS succeeded_at
-        FROM pgqueue_rollup
-        WHERE span = ANY ('{part,minute,hour}')
-          AND starts_at >= statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(seconds)s::float8)
-          AND succeeded + dead > 0
-    ) AS recent
-    WHERE succeeded_at IS NULL OR starts_at > succeeded_at
-    GROUP BY task_name
-    HAVING sum(dead) >= %(least)s
-    ORDER BY 2 DESC, 1
-    LIMIT %(limit)s
-)
-SELECT task_name, dead, is_exact
-FROM (
-    SELECT failing.task_name, jobs.acknowledged = 0 OR jobs.total < %(jobs)s AS is_exact,
-           CASE
-               WHEN jobs.acknowledged = 0 THEN failing.dead
-               ELSE least(failing.dead, jobs.dead)
-           END AS dead
-    FROM failing
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS total, count(acknowledged_at) AS acknowledged,
-               count(*) FILTER (WHERE state = 'dead' AND acknowledged_at IS NULL) AS dead
-        FROM (
-            SELECT state, acknowledged_at
-            FROM pgqueue_job
-            WHERE task_name = failing.task_name AND finished_at IS NOT NULL AND finished_at >= failing.since
-            ORDER BY finished_at DESC
-            LIMIT %(jobs)s
-        ) AS latest
-    ) AS jobs
-) AS counted
-WHERE dead >= %(least)s
-ORDER BY dead DESC, task_name
-"""
-
-# Return the schedules that are on and late, could not be fired, or whose latest jobs died: how late they are, the
-# problem, how many jobs died since the latest one that succeeded, whether these are all, the latest dead job, and the
-# job of the latest run if the next run waits for its end. Jobs that were acknowledged do not count. Nobody knows how a
-# removed job ended, so the count does not go on behind it.
-#
-# Index: pgqueue_schedulerun_tick and pgqueue_job_pkey for each run
-# Cost:  reads the schedules, and at most `runs` runs and jobs of each of the first `schedules` schedules: those with a
-#        problem come first, then those that are due first
-FAILING_SCHEDULES: Final = """/* pgqueue:failing_schedules */
-SELECT id, name, late_seconds, problem, dead, is_exact, job_id, running_id
-FROM (
-    SELECT schedule.id, schedule.name, schedule.late_seconds, schedule.problem,
-           latest.dead, latest.is_exact, latest.job_id,
-           CASE WHEN schedule.if_running = 'queue' THEN latest.running_id END AS running_id
-    FROM (
-        SELECT id, name, if_running, left(problem, 200) AS problem,
-               date_part('epoch', statement_timestamp() + %(time_shift)s::interval
-                   - greatest(next_run_at, paused_until)) - jitter_seconds AS late_seconds
-        FROM pgqueue_schedule
-        WHERE enabled
-          AND (paused_until IS NULL OR paused_until <= statement_timestamp() + %(time_shift)s::interval)
-        ORDER BY problem = '', next_run_at, id
-        LIMIT %(schedules)s
-    ) AS schedule
-    CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE is_dead AND place < coalesce(end_place, place + 1)) AS dead,
-               CASE WHEN bool_or(end_place IS NOT NULL) THEN bool_or(place = end_place AND state = 'succeeded')
-                    ELSE count(*) < %(runs)s END AS is_exact,
-               max(job_id) FILTER (WHERE is_dead AND place < coalesce(end_place, place + 1)) AS job_id,
-               max(job_id) FILTER (WHERE place = 1 AND state IN ('ready', 'waiting', 'running')) AS running_id
-        FROM (
-            SELECT run.job_id, job.state, job.is_dead, run.place,
-                   min(run.place) FILTER (
-                       WHERE run.job_id IS NOT NULL AND (job.state IS NULL OR job.state = 'succeeded')
-                   ) OVER () AS end_place
-            FROM (
-                SELECT job_id, row_number() OVER (ORDER BY tick_at DESC) AS place
-                FROM (
-                    SELECT job_id, tick_at
-                    FROM pgqueue_schedulerun
-                    WHERE schedule_id = schedule.id
-                    ORDER BY tick_at DESC
-                    LIMIT %(runs)s
-                ) AS newest
-            ) AS run
-            LEFT JOIN LATERAL (
-                SELECT state, state = 'dead' AND acknowledged_at IS NULL AS is_dead
-                FROM pgqueue_job
-                WHERE id = run.job_id
-                LIMIT 1
-            ) AS job ON true
-        ) AS placed
-    ) AS latest
-) AS found
-WHERE late_seconds >= %(late_seconds)s OR problem <> '' OR dead >= %(least)s
-ORDER BY problem = '', dead DESC, late_seconds DESC, id
-LIMIT %(limit)s
-"""
-
-# Count the newest dead jobs of workflows that other jobs wait for, by task: how many they are, the first of them, how
-# many jobs wait for them directly, and whether there can be more of these.
-#
-# Index: pgqueue_job_dead for the dead jobs, pgqueue_dependency_needs and pgqueue_job_pkey for their dependents
-# Cost:  at most `limit` dead jobs, and at most `dependents` edges of each that is part of a workflow
-DEAD_DEPENDENCIES: Final = """/* pgqueue:dead_dependencies */
-SELECT dead.task_name, count(DISTINCT dead.id), min(dead.id), count(DISTINCT edge.job_id), bool_or(edge.is_cut)
-FROM (
-    SELECT id, task_name, in_graph
-    FROM pgqueue_job
-    WHERE state = 'dead' AND finished_at IS NOT NULL AND acknowledged_at IS NULL
-    ORDER BY finished_at DESC
-    LIMIT %(limit)s
-) AS dead
-CROSS JOIN LATERAL (
-    SELECT job_id, policy, count(*) OVER () >= %(dependents)s AS is_cut
-    FROM (
-        SELECT job_id, policy FROM pgqueue_dependency WHERE needs_id = dead.id LIMIT %(dependents)s
-    ) AS first
-) AS edge
-CROSS JOIN LATERAL (SELECT state FROM pgqueue_job WHERE id = edge.job_id LIMIT 1) AS job
-WHERE dead.in_graph AND edge.policy = 'block' AND job.state = 'waiting'
-GROUP BY dead.task_name
-ORDER BY 4 DESC, 1
-LIMIT %(tasks)s
-"""
-
-# Whether the role of this process may read schedules. The role of a worker that fires none may not.
-MAY_READ_SCHEDULES: Final = """/* pgqueue:may_read_schedules */
-SELECT has_table_privilege('pgqueue_schedule', 'SELECT') AND has_table_privilege('pgqueue_schedulerun', 'SELECT')
-"""
 
 HOUR_SECONDS: Final = 3600.0
 LEAST_DEAD: Final = 3
@@ -175,6 +38,10 @@ RUNS_READ: Final = 20
 DEAD_READ: Final = 1000
 DEPENDENTS_READ: Final = 100
 """Dependents of one dead job that are counted."""
+WAITING_READ: Final = 500
+"""Waiting jobs whose dependencies are searched for acknowledged ones."""
+EDGES_READ: Final = 2000
+"""Dependencies of these jobs together. Reading them takes about 4 ms."""
 
 
 _may_read_schedules: set[str] = set()
@@ -201,6 +68,7 @@ class FailingSchedule(NamedTuple):
 
     schedule_id: int
     name: str
+    task_name: str
     late_seconds: float
     problem: str
     dead: int
@@ -221,7 +89,10 @@ class FailingSchedule(NamedTuple):
 
 
 class DeadDependencies(NamedTuple):
-    """The dead jobs of one task that other jobs wait for, and how many jobs wait directly."""
+    """The dead jobs of one task that other jobs wait for, and how many jobs wait directly.
+
+    Either all of them were acknowledged, or none.
+    """
 
     task_name: str
     dead: int
@@ -235,6 +106,7 @@ SOURCES_OF_KINDS: Final = {
     "failing tasks": (CauseKind.TASK_FAILING,),
     "failing schedules": (CauseKind.SCHEDULE_FAILED, CauseKind.SCHEDULE_LATE, CauseKind.SCHEDULE_FAILING),
     "dead dependencies": (CauseKind.DEPENDENCY_FAILED,),
+    "acknowledged dependencies": (CauseKind.DEPENDENCY_ACKNOWLEDGED,),
 }
 """The figures of which some kinds of causes are made, by their names in `Overview.unread`."""
 
@@ -264,12 +136,16 @@ class Facts:
     dead_in_a_row: list[DeadInARow] = field(default_factory=list)
     schedules: list[FailingSchedule] = field(default_factory=list)
     dead_dependencies: list[DeadDependencies] = field(default_factory=list)
+    acknowledged_dependencies: list[DeadDependencies] = field(default_factory=list)
+    dead_by_task: Mapping[str, int] = field(default_factory=dict)
+    """The jobs of each task that died within a day, by the names in their rows."""
 
 
 def read_facts(reading: DepthReading, workers: list[WorkerStats], overview: Overview, read_at: datetime) -> Facts:
     """Read the facts. Runs two read-only statements, and more only if there is more to say.
 
-    That is one if workers release jobs, one if jobs wait for others and dead jobs exist, and two if no worker is live.
+    That is one if workers release jobs, one if jobs wait for others and one more if dead jobs exist too, and two if no
+    worker is live.
     If the workers keep no statistics, no task counts as failing.
     """
     may_read = _may_read(reading)
@@ -293,6 +169,10 @@ def read_facts(reading: DepthReading, workers: list[WorkerStats], overview: Over
         dead_dependencies=_read(reading, "dead dependencies", _dead_dependencies)
         if overview.waiting.value and overview.dead.value
         else [],
+        acknowledged_dependencies=_read(reading, "acknowledged dependencies", _acknowledged_dependencies)
+        if overview.waiting.value
+        else [],
+        dead_by_task=reading.dead_by_task,
     )
     unread = dict(reading.figures.unread)  # a copy, because this reading is kept
     return replace(
@@ -317,7 +197,7 @@ def _unread_kinds(unread: AbstractSet[str], *, may_read_schedules: bool) -> froz
 def _may_read(reading: DepthReading) -> bool:
     """Return whether the role of this process may read schedules."""
     alias = reading.connection.alias
-    if alias not in _may_read_schedules and execute(reading.connection, MAY_READ_SCHEDULES, {})[0][0]:
+    if alias not in _may_read_schedules and execute(reading.connection, queries.MAY_READ_SCHEDULES, {})[0][0]:
         _may_read_schedules.add(alias)
     return alias in _may_read_schedules
 
@@ -353,12 +233,17 @@ def _unknown(rows: Iterable[Ready]) -> dict[str, Count]:
 
 def _dead_in_a_row(reading: DepthReading) -> list[DeadInARow]:
     params = {"seconds": HOUR_SECONDS, "least": LEAST_DEAD, "limit": LISTED, "jobs": JOBS_OF_TASK_READ}
-    return [DeadInARow(*row) for row in execute(reading.connection, DEAD_IN_A_ROW, params)]
+    return [DeadInARow(*row) for row in execute(reading.connection, queries.DEAD_IN_A_ROW, params)]
 
 
 def _dead_dependencies(reading: DepthReading) -> list[DeadDependencies]:
     params = {"limit": DEAD_READ, "dependents": DEPENDENTS_READ, "tasks": LISTED}
-    return [DeadDependencies(*row) for row in execute(reading.connection, DEAD_DEPENDENCIES, params)]
+    return [DeadDependencies(*row) for row in execute(reading.connection, queries.DEAD_DEPENDENCIES, params)]
+
+
+def _acknowledged_dependencies(reading: DepthReading) -> list[DeadDependencies]:
+    params = {"limit": WAITING_READ, "edges": EDGES_READ, "tasks": LISTED}
+    return [DeadDependencies(*row) for row in execute(reading.connection, queries.ACKNOWLEDGED_DEPENDENCIES, params)]
 
 
 def _schedules(reading: DepthReading) -> list[FailingSchedule]:
@@ -369,4 +254,4 @@ def _schedules(reading: DepthReading) -> list[FailingSchedule]:
         "least": LEAST_DEAD,
         "limit": SCHEDULES_LISTED,
     }
-    return [FailingSchedule(*row) for row in execute(reading.connection, FAILING_SCHEDULES, params)]
+    return [FailingSchedule(*row) for row in execute(reading.connection, queries.FAILING_SCHEDULES, params)]

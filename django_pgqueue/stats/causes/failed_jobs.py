@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from django.utils.translation import gettext as _
@@ -11,10 +11,11 @@ from django.utils.translation import ngettext
 from django_pgqueue.display import number
 from django_pgqueue.stats.answers import NONE, Count
 from django_pgqueue.stats.sentences import sentence_of, span_text
+from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.registry import in_words
 
 from .cause import Cause, CauseKind
-from .facts import DEAD_READ, SCHEDULES_LISTED, Facts, FailingSchedule
+from .facts import DEAD_READ, SCHEDULES_LISTED, DeadInARow, Facts, FailingSchedule
 from .words import Words
 
 LEAST_DIED: Final = 10
@@ -70,38 +71,101 @@ def dead_dependencies(facts: Facts, words: Words) -> Iterator[Cause]:
         )
 
 
+def acknowledged_dependencies(facts: Facts, words: Words) -> Iterator[Cause]:
+    """Yield the tasks whose acknowledged jobs still block jobs of workflows."""
+    for found in facts.acknowledged_dependencies:
+        jobs = Count(found.waiting, not found.is_cut)
+        waiting = ngettext("%(jobs)s job of a workflow waits", "%(jobs)s jobs of workflows wait", jobs.plural)
+        text = ngettext(
+            "%(jobs_wait)s for the dead job %(job)s of %(task)s, which somebody has acknowledged: that does not end "
+            "the wait. Retry the dead job, or cancel what waits for it.",
+            "%(jobs_wait)s for %(dead)s dead jobs of %(task)s, one of them %(job)s, which somebody has acknowledged: "
+            "that does not end the wait. Retry the dead jobs, or cancel what waits for them.",
+            found.dead,
+        )
+        names = {"job": found.first_id, "dead": number(found.dead), "task": in_words(found.task_name)}
+        yield Cause(
+            kind=CauseKind.DEPENDENCY_ACKNOWLEDGED,
+            sentence=text % {"jobs_wait": waiting % {"jobs": jobs}, **names},
+            jobs=jobs,
+            name=found.task_name,
+            job_id=found.first_id,
+            is_urgent=True,
+        )
+
+
 def failing_tasks(facts: Facts, words: Words) -> Iterator[Cause]:
-    """Yield the tasks of which jobs died, and none succeeded since."""
+    """Yield the tasks of which jobs died, and none succeeded since.
+
+    A task whose dead jobs are all those of its schedules is left to `schedules()`. Otherwise the sentence names one of
+    these schedules, which are no causes then.
+    """
     for found in facts.dead_in_a_row:
+        of_task = _failing_schedules(facts, found.task_name)
+        if of_task and not _exceeds(found, of_task):
+            continue
         jobs = Count(found.dead, found.is_exact)
-        text = _("%(task)s died %(jobs)s times in a row within the last hour.")
+        text = (
+            _(
+                "%(task)s died %(jobs)s times in a row within the last hour. The latest jobs of the schedule "
+                "%(schedule)s are among these."
+            )
+            if of_task
+            else _("%(task)s died %(jobs)s times in a row within the last hour.")
+        )
+        schedule = in_words(of_task[0].name) if of_task else ""
         yield Cause(
             kind=CauseKind.TASK_FAILING,
-            sentence=text % {"task": in_words(found.task_name), "jobs": jobs},
+            sentence=text % {"task": in_words(found.task_name), "jobs": jobs, "schedule": schedule},
             jobs=jobs,
             name=found.task_name,
             pause=facts.pauses.of_tasks.get(found.task_name),
+            schedule_id=of_task[0].schedule_id if of_task else None,
         )
+
+
+def _failing_schedules(facts: Facts, task_name: str) -> list[FailingSchedule]:
+    """Return the schedules of a task whose latest jobs died. A row can have a former name of the task."""
+    names = registry.names_of(task_name)
+    return [each for each in facts.schedules if each.is_failing and each.task_name in names]
+
+
+def _exceeds(found: DeadInARow, of_task: Iterable[FailingSchedule]) -> bool:
+    """Return whether more jobs of a task died than those of its schedules."""
+    return found.dead > sum(each.dead for each in of_task)
+
+
+def _is_in_cause_of_task(facts: Facts, schedule: FailingSchedule) -> bool:
+    """Return whether the cause of its task names a failing schedule."""
+    names = registry.names_of(schedule.task_name)
+    of_tasks = (each for each in facts.dead_in_a_row if each.task_name in names)
+    return any(_exceeds(each, _failing_schedules(facts, each.task_name)) for each in of_tasks)
 
 
 def died_jobs(facts: Facts, words: Words) -> Iterator[Cause]:
     """Yield the jobs that died within a day, if many of them are not those of tasks and schedules that fail."""
     jobs = facts.overview.dead_24h
-    explained = sum(each.dead for each in facts.dead_in_a_row) + sum(each.dead for each in facts.schedules)
+    failing = {each.task_name for each in facts.dead_in_a_row}
+    failing |= {each.task_name for each in facts.schedules if each.is_failing}
+    names = {name for task_name in failing for name in registry.names_of(task_name)}
+    explained = sum(facts.dead_by_task.get(name, 0) for name in names)
     if jobs.value - explained >= LEAST_DIED:
         text = _("%(jobs)s jobs died in the last 24 hours, and nobody has retried or acknowledged them.")
         yield Cause(kind=CauseKind.JOBS_DIED, sentence=text % {"jobs": jobs}, jobs=jobs)
 
 
 def schedules(facts: Facts, words: Words) -> Iterator[Cause]:
-    """Yield the schedules that could not be fired, and those whose latest jobs died."""
+    """Yield the schedules that could not be fired, and those whose latest jobs died.
+
+    A failing schedule is no cause beside the cause of its task: see `failing_tasks()`.
+    """
     for found in facts.schedules:
         name = in_words(found.name)
         if found.problem:  # the text of an error, which can contain an argument
             problem = sentence_of(found.problem) if words.with_keys else _("its page in the admin says why.")
             sentence = _("The schedule %(name)s could not be fired: %(problem)s") % {"name": name, "problem": problem}
             yield _of_schedule(found, CauseKind.SCHEDULE_FAILED, sentence)
-        if found.is_failing:
+        if found.is_failing and not _is_in_cause_of_task(facts, found):
             jobs = Count(found.dead, found.is_exact)
             text = _("The latest %(jobs)s jobs of the schedule %(name)s died, and none succeeded since.")
             failing = text % {"jobs": jobs, "name": name}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django_pgqueue.db.statements import Connection, execute
@@ -144,6 +145,7 @@ def read_ready_limited(connection: Connection, pauses: Pauses) -> ReadyJobs:
     parts = [DueJobs(*row) for row in execute(connection, READY_LIMITED, params)]
     of_key: defaultdict[str, list[int]] = defaultdict(list)
     found: dict[int, Admitted] = {}
+    paused_keys: set[str] = set()
     unnamed = 0
     for number, part in enumerate(parts):
         is_paused = part.queue_name in pauses.of_queues or part.task_name in pauses.of_tasks
@@ -156,11 +158,14 @@ def read_ready_limited(connection: Connection, pauses: Pauses) -> ReadyJobs:
     keys = []
     for key, decided, wait in _decided(connection, parts, of_key):
         found.update(zip(of_key[key], decided, strict=True))
+        if wait.reason is LimitWaitReason.PAUSED:
+            paused_keys.add(key)
         keys.append(_waiting_key(key, [parts[number] for number in of_key[key]], decided, wait))
     of_task: defaultdict[tuple[str, int, str], list[tuple[DueJobs, Admitted]]] = defaultdict(list)
     for number, part in enumerate(parts):
         of_task[part.queue_name, part.priority, part.task_name].append((part, found[number]))
-    return ReadyJobs([_ready(*place, each) for place, each in of_task.items()], keys, has_all_keys=not unnamed)
+    rows = [_ready(*place, each, paused_keys) for place, each in of_task.items()]
+    return ReadyJobs(rows, keys, has_all_keys=not unnamed)
 
 
 def _decided(
@@ -227,10 +232,17 @@ def _all(parts: Sequence[DueJobs], *, is_exact: bool) -> list[Admitted]:
     return [Admitted(part.due, part.oldest_due_seconds, is_exact) for part in parts]
 
 
-def _ready(queue_name: str, priority: int, task_name: str, found: Sequence[tuple[DueJobs, Admitted]]) -> Ready:
-    """Return the sums of the parts of one task in one lane."""
+def _ready(
+    queue_name: str,
+    priority: int,
+    task_name: str,
+    found: Sequence[tuple[DueJobs, Admitted]],
+    paused_keys: AbstractSet[str],
+) -> Ready:
+    """Return the sums of the parts of one task in one lane. Jobs of paused keys are paused, and not held."""
     ages = [each.oldest_due_seconds for _, each in found if each.oldest_due_seconds is not None]
     due = sum(each.jobs for _, each in found)
+    paused = sum(part.due for part, _ in found if part.limit_key in paused_keys)
     lane_is_cut = any(part.is_cut for part, _ in found)
     is_cut = lane_is_cut or not all(each.is_exact for _, each in found)
     return Ready(
@@ -244,6 +256,7 @@ def _ready(queue_name: str, priority: int, task_name: str, found: Sequence[tuple
         retrying=sum(part.retrying for part, _ in found),
         unknown=sum(part.unknown for part, _ in found),
         later_is_cut=lane_is_cut,
-        held=sum(part.due for part, _ in found) - due,
+        held=sum(part.due for part, _ in found) - due - paused,
         held_is_cut=is_cut,
+        paused=paused,
     )

@@ -53,8 +53,8 @@ CALL_LIMITS = [
         Mutant("a count that was cut is exact", ">= bound.jobs AS is_cut", "< 0 AS is_cut", inside="READY_LIMITED"),
         Mutant(
             "lanes with a limit are not searched",
-            "for queue_name, priority in limited_lanes(connection)]",
-            "for queue_name, priority in ()]",
+            "limited = limited_lanes(connection)",
+            "limited: list[tuple[str, int]] = []",
             inside="find_ready",
         ),
     ),

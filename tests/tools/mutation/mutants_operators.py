@@ -193,6 +193,12 @@ ELSEWHERE = [
             inside="PauseChangeList.get_results",
         ),
         Mutant(
+            "keys that were not counted have no jobs",
+            "Count(0, is_exact=False)",
+            "Count(0)",
+            inside="_waiting_of_limits",
+        ),
+        Mutant(
             "no running job has a limit", "if limit_key is not None:", "if False:", inside="_RunningCounts.__init__"
         ),
         Mutant(

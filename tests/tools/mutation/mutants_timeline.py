@@ -48,9 +48,21 @@ TIMELINE = [
         ),
         Mutant(
             "acts on other queues are on the chart of a queue",
-            "queue is None or act.can_concern(QUEUES, {queue})",
+            "act.can_concern(QUEUES, {queue})",
             "True",
             inside="chart_marks",
+        ),
+        Mutant(
+            "acts on tasks of other queues are on the chart of a queue",
+            "task is None or task.queue_name == self._queue or",
+            "True or",
+            inside="ChartScope._runs_here",
+        ),
+        Mutant(
+            "a task that has run in the queue is not of its chart",
+            "or task_name in self._have_run",
+            "",
+            inside="ChartScope._runs_here",
         ),
         Mutant(
             "every stop of a worker concerns a job",
