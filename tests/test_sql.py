@@ -217,6 +217,7 @@ def call_everything(engine, job_in):
     leases.extend(engine, [worker_id], lease_seconds=60.0)
     leases.note_started(engine, [worker_id], [1])
     workers.unregister_worker(engine, worker_id)
+    assert workers.has_stopped(engine, worker_id)
     call_statements_of_worker_requests(engine)
     call_statements_of_steps(engine)
     workers.prune_workers(engine, 0.0)

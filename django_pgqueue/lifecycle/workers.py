@@ -47,6 +47,11 @@ def unregister_worker(connection: Connection, worker_id: int) -> bool:
     return bool(is_recorded)
 
 
+def has_stopped(connection: Connection, worker_id: int) -> bool:
+    """Return whether a worker has recorded that it has stopped."""
+    return bool(execute(connection, sql.workers.HAS_STOPPED, {"worker_id": worker_id})[0][0])
+
+
 def prune_workers(connection: Connection, retention_seconds: float) -> None:
     """Remove the records of workers whose last heartbeat is older than `retention_seconds`."""
     params = {"retention_seconds": retention_seconds}

@@ -38,6 +38,14 @@ stopped AS (
 SELECT EXISTS (SELECT FROM mine) OR NOT EXISTS (SELECT FROM pgqueue_worker WHERE id = %(worker_id)s)
 """
 
+# Return whether a worker has stopped.
+#
+# Caller: lifecycle.workers.has_stopped(), before a claim for a remote machine that has waited
+# Index:  the primary key
+HAS_STOPPED: Final = """/* pgqueue:has_stopped */
+SELECT EXISTS (SELECT FROM pgqueue_worker WHERE id = %(worker_id)s::bigint AND stopped_at IS NOT NULL)
+"""
+
 # Remove the records of workers whose last heartbeat is older than the retention (a week).
 #
 # Caller: lifecycle.workers.prune_workers()

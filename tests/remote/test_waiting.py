@@ -179,6 +179,22 @@ def test_token_revoked_during_wait_gets_no_job(machine, engine, enqueue):
     assert helpers.state_of(engine, asyncio.run(scenario())) == "ready"
 
 
+def test_machine_that_has_stopped_gets_no_job_for_its_older_claim(machine, engine, enqueue):
+    """Some servers do not notice that a machine has closed the connection of a waiting claim."""
+    one = machine()
+
+    async def scenario():
+        polls = asyncio.create_task(claim(one))
+        await waiting(1)
+        await asyncio.sleep(0.2)
+        assert await post(views.stop, one) == (200, None)
+        job_id = await in_thread(enqueue)
+        assert await polls == (200, [])
+        return job_id
+
+    assert helpers.state_of(engine, asyncio.run(scenario())) == "ready"
+
+
 def test_machine_that_goes_away_leaves_jobs_for_others(machine, engine, enqueue, monkeypatch):
     """The jobs were claimed for it, and are released without counting the attempt."""
     one, two = machine(), machine()

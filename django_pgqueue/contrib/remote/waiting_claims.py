@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from django_pgqueue.db.notifications import PAUSES_CHANGED
-from django_pgqueue.lifecycle import remote_tokens
+from django_pgqueue.lifecycle import remote_tokens, workers
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.claiming.waking.fetcher_sleep import NotificationWaker
 from django_pgqueue.worker.claiming.waking.listener import Listener, listening_connections
@@ -238,16 +238,23 @@ class ClaimThread(Service):
                 self._answer(waiting, claimed)
 
     def _is_there(self, connection: EngineConnection, group: ClaimGroup, waiting: WaitingClaim) -> bool:
-        """Return whether a machine still waits and its token is still valid. Otherwise remove it."""
+        """Return whether a machine still waits, its token is still valid and its worker has not stopped.
+
+        Otherwise remove it. A job that it got after its worker has stopped would run nowhere until its lease ends.
+        """
         if waiting.future.done():
             group.waiting.popleft()
             return False
-        is_fresh = time.monotonic() - waiting.began_at < FRESH_SECONDS
-        if not is_fresh and remote_tokens.use_remote_token(connection, waiting.digest) is None:
-            group.waiting.popleft()
-            self._answer(waiting, unauthorized())
-            return False
-        return True
+        if time.monotonic() - waiting.began_at < FRESH_SECONDS:
+            return True
+        answer: list[Claimed] | Problem = []
+        if remote_tokens.use_remote_token(connection, waiting.digest) is None:
+            answer = unauthorized()
+        elif not workers.has_stopped(connection, waiting.worker_id):
+            return True
+        group.waiting.popleft()
+        self._answer(waiting, answer)
+        return False
 
     def _answer_late(self) -> None:
         """Answer the machines whose time is over, and forget the groups that nobody uses."""
