@@ -38,8 +38,8 @@ NOTES: Final = (
 )
 
 CALLBACKS_NOTE: Final = gettext_lazy(
-    "If a callback of a batch has added one of these jobs, the batch keeps its arguments. They are erased with those "
-    "of the job."
+    "If a callback of a batch has added one of these jobs, the batch has a copy of its arguments. The copy is erased "
+    "too."
 )
 
 

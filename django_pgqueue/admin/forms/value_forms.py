@@ -81,7 +81,8 @@ class AttemptsForm(forms.Form):
         given: int = self.cleaned_data["max_attempts"]
         least = least_attempts(self._job.state, self._job.attempt)
         if given < least:
-            raise ValidationError(f"{made_text(self._job)} {_('Enter %(least)s or more.') % {'least': least}}")
+            least_text = _("Enter %(least)s or more.") % {"least": least}
+            raise ValidationError(f"{made_text(self._job)} {least_text}")
         if given == self._job.max_attempts:
             raise ValidationError(_("The job has this number already."))
         return given
