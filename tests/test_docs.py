@@ -324,7 +324,6 @@ def test_page_named_options_exist(page):
         "docs/internals/reliability.md": OF_THE_SUITES,
         "docs/internals/fault_results.md": {"--jobs", "--markdown"},
         "docs/internals/bugs_missed_by_tests.md": {"--write"},
-        "docs/internals/earlier_measurements.md": OF_THE_SUITES,
         "docs/internals/scale.md": OF_THE_SUITES | {"--measure", "--soak-seconds", "--soak-every"},  # of long_history
         "docs/internals/performance.md": long_options(cli.make_parser()),
         "docs/project/choosing.md": long_options(cli.make_parser()),
