@@ -31,8 +31,8 @@ After this page, you know what a statement in `pg_stat_statements` does, and whi
 
 Every statement begins with its name in lower case, such as `/* pgqueue:claim */`, also in `pg_stat_activity` and in the
 server's log. `python -m tests.tools.statements_page --write` writes this page from the comments above the statements in
-`django_pgqueue.sql`. These comments also give the moves, the fence and the locks. The last column has the indexes beside
-primary keys.
+`django_pgqueue.sql`. These comments also give the moves, the fence and the locks. The last column has the indexes,
+except primary keys.
 
 | statement | what it does | run by | index |
 |---|---|---|---|

@@ -1,9 +1,9 @@
 """Writes the lists of the page of fault results: `bin/faults --markdown docs/internals/fault_results.md`.
 
 Between two comments, the page has one list for each group of faults, with a line for each fault. A run of all faults
-replaces them. After a change of the catalogue's texts or of `GROUPS`, `python -m tests.tools.faults.results_page
---write` writes the lists again and keeps the results. Without `--write`, the program only reports whether the page is up to date. It ends with status
-1 if it is not.
+replaces them. After a change of the catalogue's texts or of `GROUPS`,
+`python -m tests.tools.faults.results_page --write` writes the lists again and keeps the results. Without `--write`, the
+program only reports whether the page is up to date. It ends with status 1 if it is not.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ def part(rows: Sequence[Row], *, date: str, seed: int, jobs: int, seconds: float
         f"versions were {system}, PostgreSQL {versions['postgresql']}, Python {versions['python']}, Django "
         f"{versions['django']} and psycopg {versions['psycopg']}."
     )
-    wrapped = textwrap.fill(about, 118, break_long_words=False, break_on_hyphens=False)
-    return f"{wrapped}\n\n{lists({row.fault: result(row) for row in rows})}"
+    return f"{_wrapped(about)}\n\n{lists({row.fault: result(row) for row in rows})}"
 
 
 def lists(found: Mapping[Fault, str]) -> str:
@@ -90,7 +89,12 @@ def result(row: Row) -> str:
 def line(fault: Fault, text: str) -> str:
     """Return the line of a fault. It says nothing of a fault that has passed."""
     note = "" if text == PASSED else f" ({' '.join(text.split())})"
-    return f"- **{fault.id}** {' '.join(fault.title.split())}{note}\n"
+    title = " ".join(fault.title.split())
+    return f"{_wrapped(f'- **{fault.id}** {title}{note}', indent='  ')}\n"
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def is_page(path: Path) -> bool:
@@ -111,7 +115,8 @@ def write(path: Path, new: str) -> None:
 
 def results(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield the id, the title and the result of each fault in the generated part of a page."""
-    for each in text.partition(BEGIN)[2].partition(END)[0].splitlines():
+    generated = text.partition(BEGIN)[2].partition(END)[0]
+    for each in generated.replace("\n  ", " ").splitlines():
         if found := LINE.fullmatch(each):
             yield found[1], found[2], found[3] or PASSED
 

@@ -35,7 +35,7 @@ def test_page_has_a_line_for_each_fault():
 
 def test_fault_without_a_line_is_marked_as_not_run():
     page = PAGE.read_text()
-    without = "".join(line for line in page.splitlines(keepends=True) if not line.startswith("- **F04** "))
+    without = page.replace("- **F04** ", "- ")
     assert without != page
     refreshed = {name: result for name, _, result in results_page.results(results_page.refreshed(without))}
     assert refreshed["F04"] == results_page.NOT_RUN
