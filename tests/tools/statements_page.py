@@ -10,6 +10,7 @@ import argparse
 import ast
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -30,12 +31,10 @@ INTRODUCTION: Final = """\
 After this page, you know what a statement in `pg_stat_statements` does, and which function of `lifecycle` runs it.
 
 Every statement begins with its name in lower case, such as `/* pgqueue:claim */`, also in `pg_stat_activity` and in the
-server's log. `python -m tests.tools.statements_page --write` writes this page from the comments above the statements in
-`django_pgqueue.sql`. These comments also give the moves, the fence and the locks. The last column has the indexes,
-except primary keys.
+server's log. The comments above the statements in `django_pgqueue.sql` also give the moves, the fence and the locks.
+`python -m tests.tools.statements_page --write` writes this page from them. A line ends with the function, and with the
+indexes except primary keys.
 
-| statement | what it does | run by | index |
-|---|---|---|---|
 """
 
 
@@ -63,23 +62,19 @@ def statements(module: Path) -> Iterator[Statement]:
 
 
 def page() -> str:
-    """Return the text of the page: one table, in the order of the names, because a reader has a name."""
+    """Return the text of the page: one list, in the order of the names, because a reader has a name."""
     found = {each.name: each for module in SQL.glob("*.py") for each in statements(module)}
-    return INTRODUCTION + "".join(row(each, found) for _, each in sorted(found.items()))
+    return INTRODUCTION + "".join(line(each, found) for _, each in sorted(found.items()))
 
 
-def row(statement: Statement, others: Mapping[str, Statement]) -> str:
-    """Return the row of a statement: the first sentence of its comment, the function that runs it, its indexes."""
+def line(statement: Statement, others: Mapping[str, Statement]) -> str:
+    """Return the line of a statement: the first sentence of its comment, the function that runs it, its indexes."""
     first = SENTENCE.match(statement.summary)
     calls = CALL.findall(fact(statement, "Caller", others)) or [caller_in_code(statement.name)]
     indexes = dict.fromkeys(INDEX.findall(fact(statement, "Index", others)))
-    cells = (
-        f"`{statement.name}`",
-        f"{first[1]}." if first else statement.summary,
-        f"`{calls[0]}`",
-        ", ".join(f"`{each}`" for each in indexes),
-    )
-    return f"| {' | '.join(cells)} |\n"
+    named = ", ".join(f"`{each}`" for each in (calls[0], *indexes))
+    text = f"- **{statement.name}** {first[1] if first else statement.summary}: {named}"
+    return textwrap.fill(text, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def caller_in_code(name: str) -> str:
