@@ -25,6 +25,11 @@ SENTENCE: Final = re.compile(r"(.+?)[.:](?=\s|$)")
 CALL: Final = re.compile(r"(?:lifecycle\.)?([a-z][\w.]*\(\))")
 INDEX: Final = re.compile(r"\bpgqueue_(?!job\b)\w+(?<!_pkey)\b")
 AS_ANOTHER: Final = re.compile(r"(?:that of|as) ([A-Z_]+)")
+DETAIL: Final = re.compile(
+    r",? (?:in the order of (?:their|the) \w+|in their order|from one page of the table"
+    r"|until the end of the transaction|the (?:oldest|newest) first)\b"
+)
+"""What a reader of the page does not need to know."""
 INTRODUCTION: Final = """\
 # Statements
 
@@ -73,7 +78,8 @@ def line(statement: Statement, others: Mapping[str, Statement]) -> str:
     calls = CALL.findall(fact(statement, "Caller", others)) or [caller_in_code(statement.name)]
     indexes = dict.fromkeys(INDEX.findall(fact(statement, "Index", others)))
     named = ", ".join(f"`{each}`" for each in (calls[0], *indexes))
-    text = f"- **{statement.name}** {first[1] if first else statement.summary}: {named}"
+    summary = DETAIL.sub("", first[1] if first else statement.summary)
+    text = f"- **{statement.name}** {summary}: {named}"
     return textwrap.fill(text, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + "\n"
 
 
