@@ -34,7 +34,7 @@ INSTANCES = {"Job.objects": "JobQuerySet", "job": "Job", "run": "Run", "task": "
 """Variables of the examples, and their classes."""
 OTHER_NAMES = {
     "of Python": {
-        *("CancelledError", "Condition", "Exception", "Handler.handle", "Queue.put", "SystemExit", "TimeoutError"),
+        *("Condition", "Exception", "Handler.handle", "Queue.put", "SystemExit", "TimeoutError"),
         *("TypeError", "UUID", "iterator", "lock.acquire", "os._exit", "signal.alarm"),
         "sleep",
     },
@@ -44,15 +44,15 @@ OTHER_NAMES = {
         *("enqueue_on_commit", "on_commit"),
     },
     "of PostgreSQL": {
-        *("ANALYZE", "EXPLAIN", "GREATEST", "LEAST", "LISTEN", "LWLock", "Lock", "UPDATE", "WALWrite", "now"),
+        *("GREATEST", "LEAST", "LISTEN", "now"),
         "statement_timestamp",
     },
-    "of another queue": {"FAILURE", "SUCCESS", "WorkerLostError", "get_stalled_jobs"},
+    "of another queue": {"FAILURE", "WorkerLostError", "get_stalled_jobs"},
     "a setting of the package, or a variable of the environment": {
         *("PGQUEUE", "PGQUEUE_FAILPOINT", "PGQUEUE_FAULTS_SCHEDULE_SECONDS", "PGQUEUE_PREVIOUS_TREE"),
         "PGQUEUE_POSTGRES_BIN",
     },
-    "a signal of the system": {"SIGCONT", "SIGKILL", "SIGSTOP"},
+    "a signal of the system": {"SIGKILL", "SIGSTOP"},
     "the method of an application that the package calls": {"pgqueue_subcommands"},
     "the example of how to add an option": {"task.label"},
 }

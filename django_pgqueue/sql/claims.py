@@ -55,7 +55,7 @@ CLAIM: Final = """/* pgqueue:claim */
 """ + FIRST_OF_LANE + STARTED + """
 """ + CLAIMED_JOBS  # fmt: skip
 
-# The same, for more jobs than slots are free.
+# Claim as CLAIM does, for more jobs than slots are free.
 #
 # Moves:  ready → running
 # Caller: lifecycle.claims.claim(), from the fetcher

@@ -338,7 +338,7 @@ CROSS JOIN LATERAL (
 ) AS locked
 """
 
-# Make three kinds of jobs wait: the jobs that were cancelled because of a retried job, the retried jobs whose
+# Make jobs wait again after a retry: the jobs that were cancelled because of a retried job, the retried jobs whose
 # dependencies have not ended, and the ready dependents of all of these. Return the jobs that wait now, and when each
 # had ended before.
 #

@@ -42,7 +42,7 @@ FROM (
 """ + OLDEST + """
 """  # fmt: skip
 
-# The same for one task, which can have a retention of its own. Jobs in other states are not wanted.
+# A page of finished jobs of one task, which can have a retention of its own. Jobs in other states are not wanted.
 #
 # Caller: lifecycle.finished_page(), for one task
 # Index:  pgqueue_job_task

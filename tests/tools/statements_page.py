@@ -10,27 +10,36 @@ import argparse
 import ast
 import re
 import sys
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 TOP: Final = Path(__file__).resolve().parents[2]
 SQL: Final = TOP / "django_pgqueue" / "sql"
+LIFECYCLE: Final = TOP / "django_pgqueue" / "lifecycle"
 PAGE: Final = TOP / "docs" / "internals" / "statements.md"
 CONSTANT: Final = re.compile(r'((?:^#.*\n)+)^([A-Z_]+): Final = (?:\(\s*)?"""/\* pgqueue:', re.MULTILINE)
 KEY: Final = re.compile(r"([A-Z]\w+(?:, [A-Z]\w+)*): +")
+SENTENCE: Final = re.compile(r"(.+?)[.:](?=\s|$)")
+CALL: Final = re.compile(r"(?:lifecycle\.)?([a-z][\w.]*\(\))")
+INDEX: Final = re.compile(r"\bpgqueue_(?!job\b)\w+(?<!_pkey)\b")
+AS_ANOTHER: Final = re.compile(r"(?:that of|as) ([A-Z_]+)")
+DETAIL: Final = re.compile(
+    r",? (?:in the order of (?:their|the) \w+|in their order|from one page of the table"
+    r"|until the end of the transaction|the (?:oldest|newest) first)\b"
+)
+"""What a reader of the page does not need to know."""
 INTRODUCTION: Final = """\
 # Statements
 
-After this page, you can find the statement that does something to a job, and the function that runs it.
+After this page, you know what a statement in `pg_stat_statements` does, and which function of `lifecycle` runs it.
 
-`python -m tests.tools.statements_page --write` writes this page from the comments above the statements. These comments
-also give the fence, the locks and the index of each statement. Every statement begins with its name in lower case, such
-as `/* pgqueue:claim */`, so you can find it in `pg_stat_activity` and in the server's log.
-"""
-END: Final = """\
-See also: [How to add a statement](how_to_add_a_statement.md), [the life cycle of a job](../concepts/life_cycle.md),
-[decision 2: SQL is static text](decisions/0002_static_sql.md).
+Every statement begins with its name in lower case, such as `/* pgqueue:claim */`, also in `pg_stat_activity` and in the
+server's log. The comments above the statements in `django_pgqueue.sql` also give the moves, the fence and the locks.
+`python -m tests.tools.statements_page --write` writes this page from them. A line ends with the function, and with the
+indexes except primary keys.
+
 """
 
 
@@ -58,20 +67,36 @@ def statements(module: Path) -> Iterator[Statement]:
 
 
 def page() -> str:
-    """Return the text of the page."""
-    parts = [INTRODUCTION]
-    for module in sorted(SQL.glob("*.py")):
-        if found := list(statements(module)):
-            rows = "\n".join(
-                f"| `{each.name}` | {each.summary} | {each.facts.get('Moves', '')} | {each.facts.get('Caller', '')} |"
-                for each in found
-            )
-            about = (ast.get_docstring(ast.parse(module.read_text())) or "").partition("\n")[0]
-            parts.append(
-                f"## {module.stem.capitalize()}\n\n{about}\n\n"
-                f"| statement | what it does | moves | run by |\n|---|---|---|---|\n{rows}\n"
-            )
-    return "\n".join([*parts, END])
+    """Return the text of the page: one list, in the order of the names, because a reader has a name."""
+    found = {each.name: each for module in SQL.glob("*.py") for each in statements(module)}
+    return INTRODUCTION + "".join(line(each, found) for _, each in sorted(found.items()))
+
+
+def line(statement: Statement, others: Mapping[str, Statement]) -> str:
+    """Return the line of a statement: the first sentence of its comment, the function that runs it, its indexes."""
+    first = SENTENCE.match(statement.summary)
+    calls = CALL.findall(fact(statement, "Caller", others)) or [caller_in_code(statement.name)]
+    indexes = dict.fromkeys(INDEX.findall(fact(statement, "Index", others)))
+    named = ", ".join(f"`{each}`" for each in (calls[0], *indexes))
+    summary = DETAIL.sub("", first[1] if first else statement.summary)
+    text = f"- **{statement.name}** {summary}: {named}"
+    return textwrap.fill(text, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def caller_in_code(name: str) -> str:
+    """Return the function of `lifecycle` that names a statement whose comment names no function."""
+    for module in sorted(LIFECYCLE.glob("*.py")):
+        for node in ast.parse(module.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and re.search(rf"\bsql\.\w+\.{name}\b", ast.unparse(node)):
+                return f"{module.stem}.{node.name}()"
+    raise LookupError(f"no function of lifecycle names {name}")
+
+
+def fact(statement: Statement, key: str, others: Mapping[str, Statement]) -> str:
+    """Return what a comment says under a key, or what the comment of the statement says that it refers to."""
+    text = statement.facts.get(key, "")
+    named = AS_ANOTHER.match(text)
+    return fact(others[named[1]], key, others) if named and named[1] in others else text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

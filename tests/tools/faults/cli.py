@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; return 1 if anything failed."""
     options = _parser().parse_args(arguments)
     if options.markdown and results_page.is_page(options.markdown) and not _is_whole(options):
-        raise SystemExit(f"--markdown {options.markdown}: only a run of all faults replaces the tables of this page")
+        raise SystemExit(f"--markdown {options.markdown}: only a run of all faults replaces the lists of this page")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that `timeout` leaves nothing behind, like Ctrl-C
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell's background job inherits it ignored, and so would workers
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` starts the suite with it ignored
@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="run the choice that CI runs; workers are forks")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="scenarios at a time, where they may")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the results there as tables")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the results there as lists")
     parser.add_argument("--seed", type=int, help="repeat what was random")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="instead: random faults under load, for so long")
     parser.add_argument(

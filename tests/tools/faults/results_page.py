@@ -1,9 +1,9 @@
-"""Writes the tables of the page of fault results: `bin/faults --markdown docs/internals/fault_results.md`.
+"""Writes the lists of the page of fault results: `bin/faults --markdown docs/internals/fault_results.md`.
 
-Between two comments, the page has one table for each group of faults. A run of all faults replaces them. After a change
-of the catalogue's texts or of `GROUPS`, `python -m tests.tools.faults.results_page --write` writes the tables again and
-keeps what was measured. Without `--write`, the program only reports whether the page is up to date. It ends with status
-1 if it is not.
+Between two comments, the page has one list for each group of faults, with a line for each fault. A run of all faults
+replaces them. After a change of the catalogue's texts or of `GROUPS`,
+`python -m tests.tools.faults.results_page --write` writes the lists again and keeps the results. Without `--write`, the
+program only reports whether the page is up to date. It ends with status 1 if it is not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ TOP: Final = Path(__file__).resolve().parents[3]
 PAGE: Final = TOP / "docs" / "internals" / "fault_results.md"
 BEGIN: Final = "<!-- begin: written by bin/faults --markdown -->\n"
 END: Final = "<!-- end: written by bin/faults --markdown -->\n"
-HEAD: Final = "| | fault | what must hold | expected | measured |\n|---|---|---|---|---|\n"
+PASSED: Final = "passed"
+NOT_RUN: Final = "**not run**"
+LINE: Final = re.compile(r"- \*\*(F\d+[a-z]?)\*\* (.*?)(?: \((passed .*|\*\*(?:not run|skipped|FAILED)\*\*.*)\))?")
 GROUPS: Final = {
     "Lost and frozen hosts and processes": "F01 F01b F02 F02b F03 F09 F09b F10 F95 F110",
     "Stops and signals": "F04 F05 F06 F07 F07b F07c F08 F109",
@@ -53,7 +55,7 @@ GROUPS: Final = {
 
 
 def part(rows: Sequence[Row], *, date: str, seed: int, jobs: int, seconds: float, versions: Mapping[str, str]) -> str:
-    """Return the generated part of the page: when and where the run took place, and a table for each group."""
+    """Return the generated part of the page: when and where the run took place, and a list for each group."""
     tally = counts(list(rows))
     system = ".".join(versions["system"].split(".")[:2])
     about = (
@@ -62,38 +64,37 @@ def part(rows: Sequence[Row], *, date: str, seed: int, jobs: int, seconds: float
         f"versions were {system}, PostgreSQL {versions['postgresql']}, Python {versions['python']}, Django "
         f"{versions['django']} and psycopg {versions['psycopg']}."
     )
-    wrapped = textwrap.fill(about, 118, break_long_words=False, break_on_hyphens=False)
-    return f"{wrapped}\n\n{tables({row.fault: measured(row) for row in rows})}"
+    return f"{_wrapped(about)}\n\n{lists({row.fault: result(row) for row in rows})}"
 
 
-def tables(found: Mapping[Fault, str]) -> str:
-    """Return the heading and the table of each group, from the text that was measured for each fault."""
+def lists(found: Mapping[Fault, str]) -> str:
+    """Return the heading and the list of each group, from the result of each fault."""
     by_id = {fault.id: fault for fault in found}
     texts = []
     for heading, ids in GROUPS.items():
         faults = [by_id[each] for each in ids.split() if each in by_id]
         if faults:
-            texts.append(f"## {heading}\n\n{HEAD}{''.join(line(fault, found[fault]) for fault in faults)}")
+            texts.append(f"## {heading}\n\n{''.join(line(fault, found[fault]) for fault in faults)}")
     return "\n".join(texts)
 
 
-def measured(row: Row) -> str:
-    """Return what a row says of its run. A failure says the last line of its details."""
+def result(row: Row) -> str:
+    """Return how a fault ended. What it measured is in the output of the run and in its JSON."""
     if row.status == "ok":
-        return row.measured
+        return PASSED
     detail = row.detail.strip().splitlines()
     return f"**{row.status}**: {detail[-1] if detail else row.measured}"
 
 
 def line(fault: Fault, text: str) -> str:
-    """Return one row of a table."""
-    cells = (fault.id, fault.title, fault.invariant, fault.expected, text)
-    return f"| {' | '.join(_cell(cell) for cell in cells)} |\n"
+    """Return the line of a fault. It says nothing of a fault that has passed."""
+    note = "" if text == PASSED else f" ({' '.join(text.split())})"
+    title = " ".join(fault.title.split())
+    return f"{_wrapped(f'- **{fault.id}** {title}{note}', indent='  ')}\n"
 
 
-def _cell(text: str) -> str:
-    """Return a text that can stand in a cell."""
-    return " ".join(text.split()).replace("|", r"\|")
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def is_page(path: Path) -> bool:
@@ -112,18 +113,19 @@ def write(path: Path, new: str) -> None:
     path.write_text(written(path.read_text(), new) if is_page(path) else new)
 
 
-def cells(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of each row in the generated part of a page."""
-    for each in text.partition(BEGIN)[2].partition(END)[0].splitlines():
-        if re.match(r"\| F\d", each):
-            yield tuple(cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", each)[1:-1])
+def results(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the id, the title and the result of each fault in the generated part of a page."""
+    generated = text.partition(BEGIN)[2].partition(END)[0]
+    for each in generated.replace("\n  ", " ").splitlines():
+        if found := LINE.fullmatch(each):
+            yield found[1], found[2], found[3] or PASSED
 
 
 def refreshed(text: str) -> str:
-    """Return the text of a page with the current texts of the catalogue. A fault without a row gets an empty cell."""
-    before = {row[0]: row[-1] for row in cells(text)}
+    """Return the text of a page with the current texts of the catalogue. A fault without a line is not run yet."""
+    before = {name: result for name, _, result in results(text)}
     about = text.partition(BEGIN)[2].partition("\n## ")[0].strip()
-    return written(text, f"{about}\n\n{tables({fault: before.get(fault.id, '') for fault in load()})}")
+    return written(text, f"{about}\n\n{lists({fault: before.get(fault.id, NOT_RUN) for fault in load()})}")
 
 
 def main(options: Sequence[str]) -> int:

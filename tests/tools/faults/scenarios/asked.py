@@ -74,11 +74,7 @@ def _refuses(run: Run, keys: list[str], refused: list[int]) -> bool:
 
 @fault(
     "F84",
-    (
-        "running jobs are cancelled twice. At the first request, the operator's session is cut before its commit. At "
-        "the second, the worker's sessions are cut when the notification arrives, and later the reply to the "
-        "completion is lost"
-    ),
+    "running jobs are cancelled twice, while sessions of the operator and of the worker are cut",
     invariant="a request that is not committed stops no job; a committed request ends its job once and finally",
     expected="0 jobs stopped by the first request; 6 of 6 cancelled by the second, none retried",
 )
@@ -161,8 +157,7 @@ def paused_while_frozen(run: Run) -> str:
 
 @fault(
     "F86",
-    "jobs expire before they start: in a claim that waits for a locked table, in a claim whose commit waits for a"
-    " standby, in a frozen process and in a paused queue",
+    "jobs expire in a claim that waits for a lock or a standby, in a frozen process and in a paused queue",
     invariant="no body begins after its job has expired; each expired job is cancelled with the reason",
     expected="0 of 16 bodies begin",
     exclusive=True,

@@ -29,8 +29,8 @@ FROM (SELECT finished_at FROM pgqueue_job ORDER BY finished_at LIMIT %s) AS ende
 
 @fault(
     "F145",
-    "10,000 jobs of 11 batches run in 8 worker processes, and end at the same moment; three processes are killed:"
-    " before they look whether a batch is over, before the commit of an end, and after it",
+    "10,000 jobs of 11 batches end at the same moment in 8 processes, three of which are killed around "
+    "the end of a batch",
     invariant="each callback is enqueued and runs exactly once, with the end that it belongs to",
     expected="1 failure and 1 complete of the batch with a dead job, 10 successes and 10 completes of the others",
 )
@@ -62,8 +62,7 @@ def all_end_at_once(run: Run) -> str:
 
 @fault(
     "F146",
-    "failover to a synchronous standby, with nodes that wait, jobs that sleep and wait for an event, one that fails"
-    " afterwards and has steps to undo, and an open batch",
+    "failover to a synchronous standby, with waiting nodes, sleeping jobs, steps to undo and an open batch",
     invariant="nothing is lost: each job ends, in the order of its workflow; each callback and compensation runs once",
     expected="0 lost; workers find the new primary, and all ends within 30 s of the last thing that was missing",
     exclusive=True,

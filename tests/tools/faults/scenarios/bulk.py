@@ -17,8 +17,7 @@ WAITING = (
 
 @fault(
     "F115",
-    "one `enqueue_many()` of 2,400 calls of several tasks loses its connection after the second statement, is killed "
-    "while the last one waits for a key, and then loses the reply to COMMIT",
+    "one `enqueue_many()` of 2,400 calls loses its connection, is killed, and then loses the reply to COMMIT",
     invariant="all jobs of a call exist or none; each call runs exactly once",
     expected="0 jobs after the first two tries; 2,400 of 2,400 succeeded in 2,400 executions",
 )

@@ -76,7 +76,7 @@ def deadly_alone(run: Run) -> str:
 
 @fault(
     "F65",
-    "endless isolated jobs with a timeout of 1 s: a loop, one call in C, a sleep, C code that keeps the GIL",
+    "endless isolated jobs with a timeout of 1 s, also in C code that keeps the GIL",
     invariant="the worker kills them at their timeout, and records their stack",
     expected="the attempts fail within 1 s after their timeout",
     quick=True,

@@ -34,10 +34,7 @@ def calls_of(run: Run) -> list[list[int]]:
 
 @fault(
     "F127",
-    (
-        "the process of a chunk is killed (SIGKILL) in the middle of its call; the host of an atomic chunk is lost at "
-        "the end of its call"
-    ),
+    "a process is killed in the call of a chunk, and a host is lost at the end of one",
     invariant="each job of a lost chunk is charged once and runs again, alone; an atomic chunk is all or nothing",
     expected=f"2 chunks of {CHUNK} lost: {2 * CHUNK} charged, 0 jobs lost; the others run in chunks",
     quick=True,
@@ -76,8 +73,7 @@ def repair_service(run: Run, key: str) -> None:
 
 @fault(
     "F128",
-    "a worker is lost in the transaction that opens a breaker; the next one while its job probes the key; the next one "
-    "in the transaction that closes the breaker",
+    "workers are lost as they open a breaker, probe its key, and close it",
     invariant="a breaker opens and closes as a whole or not at all; a lost probe has failed; one job probes at a time",
     expected="the breaker opens with the next failures, again with the lost probe, and closes with a later one",
 )
@@ -120,8 +116,7 @@ def override(run: Run, key: str, **given: object) -> None:
 
 @fault(
     "F129",
-    f"an operator raises a concurrency from 3 to {RUNNING}, and lowers it to 1 while {RUNNING} jobs run. Then their "
-    "host is lost, and later the server crashes",
+    "an operator raises and lowers a concurrency while jobs run; their host is lost, and later the server crashes",
     invariant="running jobs continue; no job of the key starts until none runs, also after the rescue and the crash",
     expected=f"{RUNNING} open before; 1 open at a time after the rescue; all jobs end",
     exclusive=True,
@@ -155,8 +150,7 @@ def lowered_below_the_running(run: Run) -> str:
 
 @fault(
     "F130",
-    "a key and a whole limit are paused, and the workers are not notified; the server crashes, and a worker is "
-    "replaced; then the pauses are resumed",
+    "a key and a limit are paused without notifications; the server crashes, and a worker is replaced",
     invariant="a paused key starts nothing after the second that a worker has; other keys continue; no job is lost",
     expected="0 starts of paused keys after that second, across the crash; the rest ends within 5 s of the resume",
     exclusive=True,

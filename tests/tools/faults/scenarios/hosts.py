@@ -92,8 +92,7 @@ def _failed_over(run: Run, *, isolate: bool, first_seconds: float, last_seconds:
 
 @fault(
     "F134",
-    "a rolling deploy: five hosts are stopped and started with new code, one after the other; after the second one,"
-    " `migrate` adds two columns and an index",
+    "a rolling deploy of five hosts, in which `migrate` adds two columns and an index after the second one",
     invariant="nothing is lost or charged; new workers wait for the migration, and the old ones continue through it",
     expected="0 charged; every stop with exit code 0; the jobs of the stopped hosts run on the others",
     needs=NEEDS,

@@ -68,8 +68,7 @@ def slots_of_lost_workers(run: Run) -> str:
 
 @fault(
     "F117",
-    "a host whose jobs hold all slots of a key and the turn of an ordered key is frozen for longer than its leases, "
-    "which cannot be rescued at once; then it continues",
+    "a host whose jobs hold all slots of a limit key is frozen for longer than its leases; then it continues",
     invariant="a lost lease frees no slot before its rescue; late completions free none a second time",
     expected="0 later starts in 2 s between lease and rescue; 0 late completions accepted; 3 executions open",
 )
@@ -126,8 +125,7 @@ POINTS: Final = {
 
 @fault(
     "F118",
-    f"a worker is killed, or loses its connection, at each of {len(POINTS)} points of a claim of limited jobs: before "
-    "and after its lock, in the transaction after its claim, and around the completion",
+    f"a worker is killed, or loses its connection, at each of {len(POINTS)} points of a claim of limited jobs",
     invariant="the locks of keys end with the session; nothing is claimed without being counted",
     expected="all jobs succeed; a sound worker goes on within 3 s",
 )

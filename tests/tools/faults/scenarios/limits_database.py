@@ -158,8 +158,7 @@ GROUP BY job_id HAVING count(*) > 1
 
 @fault(
     "F126",
-    f"a bulk act retries {BULK:,} dead jobs: its worker is lost in the transaction of the first batch, and the next "
-    "worker after the commit of another batch, before it has notified anybody",
+    "workers are lost in the transaction of a batch of a bulk act, and after its commit",
     invariant="each job is retried exactly once; the act's record has each job once",
     expected=f"{BULK:,} of {BULK:,} jobs retried once and recorded once",
 )

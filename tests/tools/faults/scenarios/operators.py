@@ -21,10 +21,7 @@ KEYS = 200
 
 @fault(
     "F113",
-    (
-        "two operators retry the same 300 dead jobs. A worker runs the jobs, and they die again. Then one operator "
-        "repeats the retry from the page that was loaded before"
-    ),
+    "two operators retry the same 300 dead jobs, which die again; then one repeats the retry from an old page",
     invariant="each job runs exactly once more",
     expected="300 of 300 retried once; 600 executions in total",
 )

@@ -35,8 +35,8 @@ def in_reverse(job: int) -> list[str]:
 
 @fault(
     "F144",
-    "a worker is killed between the last failure of a job and the enqueue of its first compensation, the next worker"
-    " between the success of that and the enqueue of the second one, and a third one after that enqueue",
+    "a worker is killed between the last failure of a job and its first compensation, and two more "
+    "around the next ones",
     invariant="each of the three compensations is enqueued and runs exactly once, in reverse order",
     expected="a sweep finds each within 10 s + 5 s; the steps ran once",
 )

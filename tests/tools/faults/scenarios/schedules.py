@@ -58,8 +58,7 @@ def _wait_for_ticks(run: Run, schedule_id: int, more: int) -> None:
 
 @fault(
     "F59b",
-    "a worker is lost before it fires a tick, after it, and during its commit; its session ends in the middle of the"
-    " statement; the reply is lost",
+    "a worker is lost before, during and after it fires a tick; its session ends in the middle; the reply is lost",
     invariant="the tick, its job and the next tick are written together or not at all; each tick is fired once",
     expected="one job for each second",
     exclusive=True,

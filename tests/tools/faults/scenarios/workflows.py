@@ -104,8 +104,7 @@ def killed_before_the_advance_of_the_first(run: Run) -> str:
 
 @fault(
     "F139",
-    "a worker is killed inside the advance after the last of 20 jobs that one job needs: after the statement, and"
-    " before its commit",
+    "a worker is killed inside the advance of dependents, before its commit",
     invariant="the advance is rolled back, and the sweep of another worker repeats it; each job runs exactly once",
     expected="as F138",
 )
