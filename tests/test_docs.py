@@ -184,6 +184,8 @@ def test_tasks_page_has_every_task_option():
         "adapter",
         "entry",
         "known_plan",
+        "known_checks",
+        "fitting_shapes",
         "known_columns",
         "has_limit_key",
         "has_keys",

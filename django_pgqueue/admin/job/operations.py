@@ -104,7 +104,7 @@ class JobOperation(Operation):
 
     @property
     def target(self) -> dict[str, Any]:
-        """What the act changes the jobs to, as the audit stores it."""
+        """The values that the act gives to the jobs, as the audit stores them."""
         names = {"queue_name": "to_queue", "priority": "to_priority", "max_attempts": "max_attempts"}
         return {names[name]: value for name, value in self.options.items() if name in names and value is not None}
 
