@@ -175,6 +175,29 @@ def test_move_to_a_mistyped_queue_is_refused_until_the_user_is_sure(
     assert AuditEntry.objects.get().filter == {"word": "ready", "to_queue": "oders"}
 
 
+def test_invalid_form_of_a_bulk_act_keeps_what_was_typed(client_of: Callable[..., Client], make_job: JobMaker) -> None:
+    """An operator who corrects one field must not lose the others, such as the priority and the reason."""
+    make_job(queue_name="orders")
+    make_job("dead")
+    operator = client_of("view_job", "move_job", "erase_job", "retry_job")
+    fields = form(text_of(operator, url("move", state="ready")))
+    typed = {"to_queue": "oders", "to_priority": "7", "reason": 'the "shop" moved', "rate": "2.5"}
+    page = operator.post(REQUEST, {**fields, **typed}, follow=True).content.decode()
+    for name, value in typed.items():
+        [shown] = re.findall(f'name="{name}"[^>]* value="([^"]*)"', page)
+        assert unescape(shown) == value
+    operator.post(REQUEST, {**form(page), **typed, "to_queue": "orders"})
+    entry = AuditEntry.objects.get()
+    assert (entry.filter["to_priority"], entry.reason, entry.rate) == (7, 'the "shop" moved', 2.5)
+
+    fields = form(text_of(operator, url("erase", state="dead")))
+    page = operator.post(REQUEST, {**fields, "erase_logs": "1", "rate": "x"}, follow=True).content.decode()
+    assert re.findall(r'name="(erase_\w+)" value="1" checked', page) == ["erase_logs"]
+    fields = form(text_of(operator, url("retry", state="dead")))
+    page = operator.post(REQUEST, {**fields, "stops_on_repeat": "1", "rate": "x"}, follow=True).content.decode()
+    assert 'name="stops_on_repeat" value="1" checked' in page and 'value="x"' in page
+
+
 def test_move_to_a_priority_alone_is_stored(client_of: Callable[..., Client], make_job: JobMaker) -> None:
     make_job("ready")
     operator = client_of("view_job", "move_job")

@@ -45,6 +45,9 @@ from .page import ConsolePage
 CAREFUL_RATE: Final = 10.0
 """Jobs per second if the act stops at the first repeat and the user gives no rate."""
 MOST_REASON: Final = 1000
+TYPED: Final = ("to_queue", "to_priority", "reason", "rate", "stops_on_repeat")
+"""The fields whose values an invalid form keeps, besides the kinds of values to erase."""
+TYPED_PREFIX: Final = "typed_"
 NOTES_OF: Final[Mapping[str, Sequence[Promise | str]]] = {
     TransitionName.ACKNOWLEDGE: ACKNOWLEDGE_NOTES,
     TransitionName.ERASE: (*ERASE_NOTES, CALLBACKS_NOTE),
@@ -79,7 +82,7 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
     """
     bulk_acts.check_filter(request, selection)
     alias = databases.chosen(request)
-    preview = lifecycle_bulk_acts.preview(connections[alias], action, selection)
+    preview, typed = lifecycle_bulk_acts.preview(connections[alias], action, selection), _typed(request)
     return {
         "title": _title(action),
         "action": action,
@@ -103,7 +106,10 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
         "notes": NOTES_OF.get(action, ()),
         "needs_reason": action in NEED_REASON,
         "reason_help": REASON_HELP.get(action, _("Optional. The history of each job shows it.")),
-        "kinds": kinds_asked() if action == TransitionName.ERASE else (),
+        "typed": typed,
+        "kinds": [(name, kind, name in typed or not typed) for name, kind in kinds_asked()]
+        if action == TransitionName.ERASE
+        else (),
         "no_grants": bulk_acts.no_grants_text(action, alias),
         "careful_rate": f"{CAREFUL_RATE:g}",
         "has_worker": any(worker.is_live for worker in stats.workers(alias)),
@@ -143,8 +149,20 @@ def _request(request: HttpRequest) -> HttpResponse:
         messages.error(request, _("Nothing was changed: %(error)s") % {"error": error})
         again = {name: given[name] for name in (*bulk_acts.NAMES, "action", "since", "until") if name in given}
         listed = {"ids": given["ids"]} if len(given.get("ids", "")) in range(1, 2000) else {}
-        return redirect_to(request, "bulk_preview", **again, **listed)
+        return redirect_to(request, "bulk_preview", **again, **listed, **_typed_parameters(given))
     return redirect_to(request, "bulk_act", id=audit_id)
+
+
+def _typed_parameters(given: QueryDict) -> dict[str, str]:
+    """Return what the user has typed into an invalid form, as parameters of the preview that shows it again."""
+    names = (*TYPED, *(name for name, _ in kinds_asked()))
+    return {f"{TYPED_PREFIX}{name}": given[name] for name in names if given.get(name)}
+
+
+def _typed(request: HttpRequest) -> dict[str, str]:
+    """Return the values that the form shows, because an invalid one had them."""
+    given = {name: str(value) for name, value in request.GET.items() if name.startswith(TYPED_PREFIX)}
+    return {name.removeprefix(TYPED_PREFIX): value for name, value in given.items()}
 
 
 def _request_once(request: HttpRequest, alias: str, action: str, selection: Selection) -> int:
