@@ -70,7 +70,7 @@ def chart_marks(
     found = [_mark_of_start(request, start) for start in past.starts]
     scope = ChartScope(queue, task, alias, since, until)
     for act in past.acts:
-        if act.can_concern(QUEUES, {queue}) if queue is not None and act.named(QUEUES) else scope.has(act):
+        if scope.has(act):
             url = page_url(request, "bulk_act", id=act.act_id)
             found.append(Mark(act.began_at, act_text(request, act), KINDS.get(act.action, "act"), url))
     found += [
@@ -90,11 +90,18 @@ class ChartScope:
         self._alias, self._since, self._until = alias, since, until
 
     def has(self, act: PastAct) -> bool:
-        """Return whether an act without a queue can concern jobs of the chart: by its tasks, or by those of its limit.
+        """Return whether an act can concern jobs of the chart: by its queues, its tasks, or those of its limit.
 
-        An act that names none can concern all jobs.
+        An act that names none can concern all jobs. An act on chosen jobs is on the charts of all jobs only.
         """
-        return self.has_any(act.named(TASKS) or _tasks_of_limit(act.text("limit_key")))
+        if self._queue is None and self._names is None:
+            return True
+        queues, tasks = act.named(QUEUES), act.named(TASKS) or _tasks_of_limit(act.text("limit_key"))
+        if self._queue is not None and queues:
+            return act.can_concern(QUEUES, {self._queue})
+        if queues and not tasks:
+            return self._is_of(queues)
+        return self.has_any(tasks) if tasks else not act.is_on_chosen_jobs
 
     def has_any(self, task_names: Collection[str]) -> bool:
         """Return whether the chart can show jobs of one of these tasks. No names mean that the tasks are not known."""
@@ -102,6 +109,11 @@ class ChartScope:
             return True
         is_shown = self._names is None or not set(self._names).isdisjoint(task_names)
         return is_shown and (self._queue is None or any(map(self._runs_here, task_names)))
+
+    def _is_of(self, queues: Collection[str]) -> bool:
+        """Return whether the task of the chart is of one of these queues. Calls can choose other queues."""
+        known = {task.queue_name for task in map(registry.get, self._names or ()) if task is not None}
+        return not known or not known.isdisjoint(queues)
 
     def _runs_here(self, task_name: str) -> bool:
         """Return whether a task is of the queue, or is not known, or has run there in the period."""

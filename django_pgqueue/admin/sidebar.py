@@ -29,6 +29,8 @@ COUNTS: Final[dict[str, tuple[str, Promise | str]]] = {
     "pause_changelist": ("paused", _("due jobs of paused queues, tasks and limits")),
 }
 """The figure of the overview that each page has in the sidebar, and what it counts."""
+OF_JOBS: Final = frozenset({"tasks", "limits", "pause_changelist"})
+"""The pages whose figure counts jobs, and not what the page lists. The unit stands behind it."""
 
 
 def sidebar(
@@ -65,8 +67,9 @@ def _with_count(request: HttpRequest, name: str, label: Any, overview: Overview 
         return str(label)
     figure, title = COUNTS[name]
     text = _text(getattr(overview, figure)) if overview else ""
+    unit = format_html(' data-unit="{}"', _("jobs")) if name in OF_JOBS else ""
     return format_html(
-        '{} <span class="pgqueue-count" data-count="{}" title="{}">{}</span>', label, figure, title, text
+        '{} <span class="pgqueue-count" data-count="{}"{} title="{}">{}</span>', label, figure, unit, title, text
     )
 
 

@@ -118,6 +118,8 @@ UNKNOWN: Final = {"message": "?"}
 QUEUES: Final = ("queue_name", "queue", "queues")
 TASKS: Final = ("task_name", "tasks")
 """The keys of an act's filter with names of queues, and those with names of tasks."""
+CHOSEN_JOBS: Final = frozenset({"selected", "jobs", "job_ids", "batch_id", "from_job"})
+"""The keys of an act on jobs that somebody has chosen one by one, or that are those of a workflow."""
 
 
 class PastAct(NamedTuple):
@@ -150,6 +152,11 @@ class PastAct(NamedTuple):
         found = [self.chosen[key] for key in keys if self.chosen.get(key)]
         texts = [name for each in found for name in (each if isinstance(each, list) else [each])]
         return frozenset(name for name in texts if name and isinstance(name, str))  # anybody can have stored any value
+
+    @property
+    def is_on_chosen_jobs(self) -> bool:
+        """Whether it was done to chosen jobs. Their queues and tasks are not known from the act."""
+        return not CHOSEN_JOBS.isdisjoint(self.chosen)
 
     def can_concern(self, keys: Collection[str], names: Collection[str]) -> bool:
         """Return whether the act names one of some queues or tasks under these keys, or names none at all."""

@@ -90,6 +90,17 @@ def test_charts_of_a_queue_leave_out_acts_on_other_queues(operator: Client, fini
     assert shown == ["queue mail paused", "task app.any paused", "3 jobs cancelled by ada: fixed &lt;b&gt;"]
 
 
+def test_charts_of_a_queue_or_task_leave_out_acts_on_chosen_jobs(operator: Client, finished_jobs: None) -> None:
+    """Such acts do not say of which queue and task the jobs are. The charts of all jobs have them."""
+    for chosen in ({"selected": 3}, {"batch_id": 7, "from_job": 9}, {"jobs": [1, 2]}):
+        audit.add_audit(connection, "retry", chosen, [1, 2, 3])
+    control.pause("mail")
+    assert len(marks_of(operator)) == 4
+    assert marks_of(operator, f"{QUEUE}mail") == ["queue mail paused"]
+    assert marks_of(operator, f"{QUEUE}pdf") == []
+    assert marks_of(operator, f"{OVERVIEW}?task={tasks.add.name}") == [], "its queue is another one"
+
+
 def test_charts_of_a_queue_leave_out_acts_on_tasks_of_others(operator: Client, monkeypatch: Any) -> None:
     other: Task[..., Any] = Task(func=tasks.add.func, queue_name="other", limit=Limit("api", concurrency=1))
     ran_here: Task[..., Any] = Task(func=tasks.fail.func, queue_name="other")

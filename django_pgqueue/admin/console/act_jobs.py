@@ -73,6 +73,7 @@ def act_jobs(request: HttpRequest, entry: AuditEntry, alias: str) -> dict[str, A
         "outcome_title": _outcome_title(entry, len(found)) if is_retry and found else "",
         "outcome": (outcome := list(_outcome(request, entry, found)) if is_retry else []),
         "outcome_has_links": any(url for _text, url in outcome),
+        "has_unfinished": is_retry and any(job.became == UNFINISHED for job in found),
     }
 
 

@@ -39,6 +39,8 @@ SHOWN: Final = 100
 ACTS_SHOWN: Final = 50
 """Latest acts on a job that its history shows."""
 REFRESH_SECONDS: Final = 3
+OUTCOME_SECONDS: Final = 10
+"""How often the page shows anew what becomes of retried jobs after the act has ended."""
 REASON_SHOWN: Final = 500
 
 
@@ -92,6 +94,7 @@ def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
         "is_running": is_running,
         "changes_jobs": changes_jobs,
         "refresh_seconds": REFRESH_SECONDS,
+        "outcome_seconds": OUTCOME_SECONDS,
         "total": bulk_acts.count_text(entry.total, has_more=(entry.total or 0) > PREVIEWED),
         "done": entry.job_count + entry.left_count,
         "rate": f"{entry.rate:g}" if entry.rate else "",

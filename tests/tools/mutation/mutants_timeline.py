@@ -48,9 +48,15 @@ TIMELINE = [
         ),
         Mutant(
             "acts on other queues are on the chart of a queue",
-            "act.can_concern(QUEUES, {queue})",
+            "act.can_concern(QUEUES, {self._queue})",
             "True",
-            inside="chart_marks",
+            inside="ChartScope.has",
+        ),
+        Mutant(
+            "retries of chosen jobs are on the charts of every queue",
+            "not act.is_on_chosen_jobs",
+            "True",
+            inside="ChartScope.has",
         ),
         Mutant(
             "acts on tasks of other queues are on the chart of a queue",
