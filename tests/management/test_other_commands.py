@@ -22,13 +22,13 @@ from django_pgqueue.states import RequestKind
 from django_pgqueue.testing import run_jobs
 from tests import helpers
 from tests.app import tasks
-from tests.documents import plain, table
+from tests.documents import names
 from tests.framework import tasks as framework_tasks
 from tests.management.conftest import Terminal, claim, die
 
 
 def keys(heading: str) -> list[str]:
-    return [plain(row[0]) for row in table("docs/reference/cli.md", heading)]
+    return names("docs/reference/cli.md", heading)
 
 
 # ------------------------------------------------------------------ enqueue
