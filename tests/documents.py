@@ -57,6 +57,17 @@ def table(page: str, heading: str) -> list[list[str]]:
     return rows
 
 
+def names(page: str, heading: str) -> list[str]:
+    """Return the names in backticks in the first cells of such tables, in their order. A row can have several."""
+    return [name for row in table(page, heading) for name in CODE.findall(row[0])]
+
+
+def section(page: str, title: str) -> str:
+    """Return the prose of a section of the second level, without its title."""
+    [found] = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", prose(page), re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
 def plain(cell: str) -> str:
     """Return the text of a cell without its backticks."""
     return cell.strip("`")

@@ -17,6 +17,7 @@ import django_pgqueue
 from django_pgqueue import signals, states
 from django_pgqueue.contrib.remote.models import RemoteToken
 from django_pgqueue.models import (
+    BatchRemoval,
     BreakerCount,
     Execution,
     ExecutionLog,
@@ -26,6 +27,7 @@ from django_pgqueue.models import (
     LimitState,
     OpenBreaker,
     Rollup,
+    WorkerRequest,
 )
 from django_pgqueue.settings import conf
 from django_pgqueue.settings.setting_kinds import DEFAULT_RETENTION
@@ -33,13 +35,14 @@ from django_pgqueue.states import GONE, TRANSITIONS, State, TransitionName
 from django_pgqueue.task import Task
 from django_pgqueue.worker.maintenance.rescuer import limit_seconds
 from django_pgqueue.worker.supervision.stop_deadline import EXIT_AFTER_GRACE_SECONDS
-from tests.documents import CODE, LINK, PAGES, TOP, TUTORIAL, blocks, commands, plain, prose, table
+from tests.documents import CODE, LINK, PAGES, TOP, TUTORIAL, blocks, commands, names, plain, prose, section, table
 from tests.rules import for_each
 from tests.statements import STATEMENTS
 from tests.tools import signals_page, statements_page
 from tests.tools.benchmarks import cli
 from tests.tools.benchmarks.counts import command as counting
 
+CLI = "docs/reference/cli.md"
 OF_THE_SUITES = {
     *("--list", "--only", "--quick", "--jobs", "--json", "--markdown", "--seed", "--soak", "--keep"),
     *("--soak-hosts", "--storm", "--record"),
@@ -203,17 +206,20 @@ def test_tasks_page_has_every_task_option():
         ExecutionLog,
         Installation,
         LimitOverride,
-        LimitState,
-        OpenBreaker,
-        BreakerCount,
-        Rollup,
         RemoteToken,
     ],
 )
 def test_models_page_has_every_column(model):
-    rows = table("docs/reference/models.md", f"column of `{model.__name__}`")
-    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    listed = names("docs/reference/models.md", f"column of `{model.__name__}`")
     assert sorted(listed) == sorted(field.name for field in model._meta.concrete_fields)
+
+
+@pytest.mark.parametrize("model", [BatchRemoval, LimitState, OpenBreaker, BreakerCount, Rollup, WorkerRequest])
+def test_models_page_has_every_column_of_the_engine(model):
+    [listed] = [
+        row[1] for row in table("docs/reference/models.md", "table of the engine") if plain(row[0]) == model.__name__
+    ]
+    assert sorted(CODE.findall(listed)) == sorted(field.attname for field in model._meta.concrete_fields)
 
 
 def test_signals_page_has_every_signal_with_its_description():
@@ -229,16 +235,38 @@ def test_api_page_has_every_public_name():
     assert {name for name in django_pgqueue.__all__ if not re.search(rf":: {name}\b", reference)} == set()
 
 
-def test_cli_page_has_every_command_and_argument():
-    commands = table("docs/reference/cli.md", "command")
+def test_cli_page_has_every_command():
     [choices] = [a.choices for a in parser_of("pgqueue")._actions if isinstance(a.choices, dict)]
-    listed = {name for row in commands for name in re.findall(r"`manage\.py pgqueue ([\w-]+)`", row[0])}
-    assert listed == set(choices)
+    linked = {name for row in table(CLI, "for") for name in CODE.findall(row[1])}
+    assert linked == {"runworker", *choices}
+    titles = re.findall(r"^## `pgqueue (.+)`$", PAGES[CLI], re.MULTILINE)
+    assert sorted(titles) == sorted(" ".join(words) for words in set(subcommands()) - {("worker",)})
+
+
+def test_cli_page_has_every_argument():
+    shared, explained = set(names(CLI, "shared option")), set(names(CLI, "filter"))
+    own = {words: names(CLI, f"argument of `pgqueue {' '.join(words)}`") for words in subcommands()}
+    explained |= shared.union(*own.values())
     for words in set(subcommands()) - {("worker",)}:
-        listed = {plain(row[0]) for row in table("docs/reference/cli.md", f"argument of `pgqueue {' '.join(words)}`")}
         *_, parser = parsers_of("pgqueue", *words)
         positional = {action.dest for action in parser._actions if not action.option_strings}
-        assert listed == own_options("pgqueue", *words) | positional, words
+        arguments = own_options("pgqueue", *words) | positional
+        named = set(CODE.findall(section(CLI, f"`pgqueue {' '.join(words)}`")))
+        declared = declared_for_several(" ".join(words))
+        assert arguments <= named | declared, words
+        assert {*own[words], *declared, *(named & shared)} <= arguments, words
+        assert arguments - positional <= explained, words
+
+
+def declared_for_several(command: str) -> set[str]:
+    """Return the options of a command that the page states for several commands at once."""
+    [exempt] = re.findall(r"^Every command except (.*?) takes", section(CLI, "Shared options"), re.MULTILINE)
+    declared = set() if command in CODE.findall(exempt) else {"--database"}
+    filtered, _, also = section(CLI, "Filters").partition("|")[0].partition("All but the two lists also take")
+    if command in CODE.findall(filtered):
+        declared |= set(names(CLI, "filter"))
+        declared |= set() if command.endswith(" list") else set(CODE.findall(also))
+    return declared
 
 
 @for_each(PAGES)

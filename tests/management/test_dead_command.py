@@ -10,7 +10,7 @@ from django.core.management import CommandError
 from django_pgqueue.job_search import search
 from django_pgqueue.management.subcommands import paced_changes
 from django_pgqueue.models import AuditEntry, Job
-from tests.documents import plain, table
+from tests.documents import names
 from tests.management.conftest import die, fail
 
 
@@ -20,7 +20,7 @@ def test_dead_list_groups_by_task_and_error(pgqueue):
     document = pgqueue("dead", "list", "--json").document
     assert document["searched"] == "all"
     [declined, timeout] = document["groups"]
-    assert [plain(row[0]) for row in table("docs/reference/cli.md", "key of a group")] == list(declined)
+    assert names("docs/reference/cli.md", "key of a group") == list(declined)
     assert (declined["jobs"], declined["error_class"], declined["example_id"]) == (3, "shop.Declined", first[-1])
     assert (timeout["jobs"], timeout["error_class"], timeout["example_id"]) == (1, "shop.Timeout", other)
     times = [Job.objects.get(pk=job_id).finished_at for job_id in (first[0], first[-1])]

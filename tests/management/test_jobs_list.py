@@ -21,7 +21,7 @@ from django_pgqueue.states import WORDS
 from django_pgqueue.testing import run_jobs
 from tests import helpers
 from tests.app import tasks
-from tests.documents import blocks, plain, table
+from tests.documents import blocks, names
 from tests.management.conftest import Terminal, claim, die, fail, succeed
 
 
@@ -312,9 +312,8 @@ def test_keys_of_json_are_those_of_the_reference(pgqueue):
     job_id = die()
     listed = pgqueue("jobs", "list", "--json").document["jobs"][0]
     shown = pgqueue("jobs", "show", job_id, "--json").document
-    documented = [plain(row[0]) for row in table("docs/reference/cli.md", "key of a job")]
-    assert documented == list(listed)
-    assert [plain(row[0]) for row in table("docs/reference/cli.md", "further key of `jobs show`")] == [
+    assert names("docs/reference/cli.md", "key of a job") == list(listed)
+    assert names("docs/reference/cli.md", "further key of `jobs show`") == [
         name for name in shown if name not in listed
     ]
 

@@ -12,20 +12,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from django_pgqueue.ground.log_events import EVENTS
+from django_pgqueue.ground.log_events import EVENTS, JOB_FIELDS
 
 from .signals_page import replaced
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "reference" / "logging.md"
-HEAD: Final = "| event | level | meaning | further fields |\n|---|---|---|---|\n"
+HEAD: Final = "| event | level | meaning, and further fields |\n|---|---|---|\n"
+OF_JOBS: Final = "*job*"
+"""What the table says for all fields that describe a job. The page explains it."""
 
 
 def table() -> str:
     """Return the table of all events, in the order of the module."""
     return HEAD + "".join(
-        f"| `{name}` | {about.level} | {about.meaning} | {', '.join(f'`{field}`' for field in about.fields)} |\n"
+        f"| `{name}` | {about.level} | {' '.join([about.meaning, *fields(about.fields)])} |\n"
         for name, about in EVENTS.items()
     )
+
+
+def fields(names: Sequence[str]) -> list[str]:
+    """Return the fields of an event in parentheses, those of its job as one; nothing if it has none."""
+    is_of_job = set(JOB_FIELDS) <= set(names)
+    further = [f"`{name}`" for name in names if not (is_of_job and name in JOB_FIELDS)]
+    parts = [OF_JOBS] * is_of_job + further
+    return [f"({', '.join(parts)})"] if parts else []
 
 
 def written(text: str) -> str:

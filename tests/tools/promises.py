@@ -1,9 +1,9 @@
 """Names the tests that hold each promise of the documentation: `python -m tests.tools.promises [--write]`.
 
-A row of a page has an id in a comment, or as its last cell but one. A test that holds it names the id:
-`@pytest.mark.promise("tables-match-model")`.
-The last cell of the row lists these tests, so a renamed test needs only `--write`. A fault, the model or the checker
-stands in the same cell, written by hand.
+A row of a table has an id in a comment, or as its last cell but one. An item of a list in the section "The tests"
+begins with an id. A test that holds it names the id: `@pytest.mark.promise("tables-match-model")`.
+The last cell of the row, or the rest of the item, lists these tests, so a renamed test needs only `--write`. A fault,
+the model or the checker stands in the same place, written by hand.
 
 Without `--write`, the program prints what is wrong and changes nothing. It ends with status 1 if it finds anything.
 """
@@ -26,6 +26,9 @@ HEADS: Final = ("checked by", "covered by")
 ROW: Final = re.compile(
     r"(?P<start>\|.*(?:<!-- (?P<comment>[a-z0-9-]+) -->.*|\| `(?P<cell>[a-z0-9-]+)` )\|) (?P<held>[^|]*) \|"
 )
+LISTS: Final = "## The tests"
+"""The title of the section whose lists have a promise in each item."""
+ITEM: Final = re.compile(r"(?P<start>- `(?P<comment>)(?P<cell>[a-z0-9-]+)`:) (?P<held>.*)")
 OTHERS: Final = re.compile(r"\bF\d+|\bmodel\b|\bchecker\b")
 
 Marked = Mapping[str, Sequence[str]]
@@ -51,9 +54,11 @@ def promises_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[st
 
 
 def rows(text: str) -> Iterator[str]:
-    """The rows of the tables on a page that say what holds something."""
+    """The rows of the tables on a page that say what holds something, and the items of its lists that do."""
     inside = False
-    for line in text.splitlines():
+    tables, _, lists = text.partition(f"\n{LISTS}\n")
+    yield from (line for line in lists.splitlines() if line.startswith("- "))
+    for line in tables.splitlines():
         if not line.startswith("|"):
             inside = False
         elif line.endswith(tuple(f"| {head} |" for head in HEADS)):
@@ -62,17 +67,23 @@ def rows(text: str) -> Iterator[str]:
             yield line
 
 
+def parts_of(row: str) -> re.Match[str] | None:
+    """The parts of a row or of an item, if it has an id."""
+    return (ROW if row.startswith("|") else ITEM).fullmatch(row)
+
+
 def id_of(row: re.Match[str]) -> str:
-    """The id of a row, by a match of `ROW`."""
+    """The id of a row, by its parts."""
     return row["comment"] or row["cell"]
 
 
 def written(text: str, tests: Marked) -> str:
     """Return the text of a page with the tests of today in its rows."""
     for row in rows(text):
-        if found := ROW.fullmatch(row):
+        if found := parts_of(row):
             others = [part for part in found["held"].split(", ") if part and not part.startswith("`tests/")]
-            text = text.replace(row, f"{found['start']} {', '.join([*tests.get(id_of(found), ()), *others])} |")
+            end = " |" if row.startswith("|") else ""
+            text = text.replace(row, f"{found['start']} {', '.join([*tests.get(id_of(found), ()), *others])}{end}")
     return text
 
 
@@ -84,7 +95,7 @@ def problems(pages: Mapping[str, str], tests: Marked) -> list[str]:
         if text != (right := written(text, tests)):
             found.append(f"{page} is out of date: run python -m tests.tools.promises --write")
         for row in rows(right):
-            if not (parts := ROW.fullmatch(row)):
+            if not (parts := parts_of(row)):
                 found.append(f"{page}: a row without an id: {row}")
                 continue
             promise = id_of(parts)

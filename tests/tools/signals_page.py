@@ -18,6 +18,9 @@ import django
 TOP: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = TOP / "docs" / "reference" / "signals.md"
 HEAD: Final = "| signal | when it is sent | arguments | where its receivers run |\n|---|---|---|---|\n"
+OF_ATTEMPTS: Final = ("job_id", "database", "execution_id", "queue_name", "attempt")
+USUAL: Final = "the worker process, in its callback thread"
+"""What the table leaves out, because the page says that it is meant where nothing else is said."""
 
 
 def table() -> str:
@@ -26,14 +29,20 @@ def table() -> str:
 
     named = [(name, value) for name, value in vars(signals).items() if isinstance(value, signals.WorkerSignal)]
     return HEAD + "".join(
-        f"| `{name}` | {about.moment} | {arguments(about.arguments, about.sometimes)} | {about.where} |\n"
+        f"| `{name}` | {about.moment} | {arguments(about.arguments, about.sometimes)} "
+        f"| {'' if about.where == USUAL else about.where} |\n"
         for name, about in named
     )
 
 
 def arguments(always: Sequence[str], sometimes: Mapping[str, str]) -> str:
-    """Return the arguments that every call has, and those with a condition. Names with one condition stand together."""
-    parts = [", ".join(f"`{name}`" for name in always)]
+    """Return the arguments that every call has, and those with a condition. Names with one condition stand together.
+
+    The five that describe an attempt are `*attempt*`, which the page explains.
+    """
+    is_of_attempt = set(OF_ATTEMPTS) <= set(always)
+    of_all = [f"`{name}`" for name in always if not (is_of_attempt and name in OF_ATTEMPTS)]
+    parts = [", ".join(["*attempt*"] * is_of_attempt + of_all)]
     for condition in dict.fromkeys(sometimes.values()):
         names = ", ".join(f"`{name}`" for name in sometimes if sometimes[name] == condition)
         parts.append(f"{condition}: {names}")

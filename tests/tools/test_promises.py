@@ -38,13 +38,23 @@ def test_guarantees_begin_with_a_summary_and_end_with_the_tests():
     titles = [section.partition("\n")[0] for section in sections]
     assert titles[-2:] == ["Not promised", "The tests"]
     assert all("`tests/" not in section for section in sections[:-1])
-    linked = re.findall(r"^\| \[(.*?)\]\(#", sections[-1], re.MULTILINE)
+    linked = re.findall(r"^\[(.*?)\]\(#", sections[-1], re.MULTILINE)
     assert linked == titles[:-2], "each section has promises, and each promise a section"
 
 
 def test_written_row_with_its_id_in_a_cell_lists_the_tests():
     text = promises.written("| where | promise | checked by |\n|---|---|---|\n| here | `works` | F19 |\n", TESTS)
     assert text.endswith("| here | `works` | `tests/test_a.py::test_one`, `tests/test_b.py::test_two`, F19 |\n")
+
+
+def test_written_item_of_a_list_lists_the_tests():
+    head = "# Page\n\n- `works`: no promise\n\n## The tests\n\n"
+    text = promises.written(f"{head}- `works`: `tests/test_a.py::test_old`, F19\n", TESTS)
+    items = "- `works`: `tests/test_a.py::test_one`, `tests/test_b.py::test_two`, F19\n"
+    assert text == head + items
+    assert promises.problems({"page": text}, TESTS) == []
+    [problem] = promises.problems({"page": text + "- F19\n"}, TESTS)
+    assert "a row without an id" in problem
 
 
 def test_written_keeps_faults_and_replaces_tests():

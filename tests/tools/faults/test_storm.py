@@ -26,7 +26,7 @@ FIGURES = {
 
 def test_storm_names_promises_of_the_guarantees():
     named = {name for _, names in storm.PROMISES.values() for name in names}
-    assert sorted(name for name in named if f"| `{name}` |" not in PAGES["docs/concepts/guarantees.md"]) == []
+    assert sorted(name for name in named if f"- `{name}`:" not in PAGES["docs/concepts/guarantees.md"]) == []
 
 
 def test_storm_injects_known_faults_and_all_of_its_own():
