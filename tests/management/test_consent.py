@@ -26,6 +26,7 @@ MANY = {
     ("jobs", "retry"): ("--queue", "mail", "--reason", "why"),
     ("jobs", "acknowledge"): ("--queue", "mail", "--reason", "why"),
     ("jobs", "cancel"): ("--queue", "mail", "--reason", "why"),
+    ("jobs", "set-max-attempts"): ("--queue", "mail", "--max-attempts", "50", "--reason", "why"),
     ("jobs", "move"): ("--queue", "mail", "--to-queue", "other", "--reason", "why"),
     ("jobs", "delete"): ("--queue", "mail", "--reason", "why"),
     ("dead", "retry"): ("--queue", "mail", "--reason", "why"),
