@@ -71,7 +71,7 @@ class Own:
 
 
 def contents():
-    columns = ("pk", "state", "queue_name", "acknowledged_at", "arguments")
+    columns = ("pk", "state", "queue_name", "acknowledged_at", "max_attempts", "arguments")
     return list(Job.objects.order_by("pk").values_list(*columns))
 
 

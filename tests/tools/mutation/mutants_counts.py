@@ -104,7 +104,7 @@ PLANS_OF_ATTEMPTS = [
     ),
     Mutant(
         "enqueue_many() does not convert what annotations say",
-        "normalise_call(*task.encoded_call(args, kwargs))",
+        "normalise_call(*stored)",
         "normalise_call(args, kwargs)",
         inside="Insertion._plain_calls",
         tests=("tests/arguments/test_calls.py",),

@@ -91,8 +91,14 @@ WAITS = of_tests(
     ),
     Mutant(
         "a token is not read again while its machine waits",
-        "        if not is_fresh and remote_tokens",
-        "        if False and remote_tokens",
+        "        if remote_tokens.use_remote_token(connection, waiting.digest) is None:",
+        "        if False:",
+        inside="ClaimThread._is_there",
+    ),
+    Mutant(
+        "a waiting claim of a stopped worker gets jobs",
+        "elif not workers.has_stopped(connection, waiting.worker_id):",
+        "else:",
         inside="ClaimThread._is_there",
     ),
     Mutant(

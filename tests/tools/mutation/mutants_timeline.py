@@ -91,7 +91,12 @@ TIMELINE = [
         ("tests/admin/test_audit_page.py",),
         Mutant("a filtered audit reads all entries", "if floor is not None:", "if False:", inside="find_entries"),
         Mutant("older acts forget the filters", "**given, before=before", "before=before", inside="page_link"),
-        Mutant("jobs that died again come last", "ORDER.index(job.became)", "-ORDER.index(job.became)"),
+        Mutant(
+            "jobs that died again come last",
+            "ORDER.index(job.became)",
+            "-ORDER.index(job.became)",
+            inside="act_jobs.act_jobs",
+        ),
     ),
     *of_tests(
         ("tests/admin/test_job_actions.py",),
