@@ -137,6 +137,10 @@ def encode(text: str) -> str:
     return stored
 
 
+class ValueErased(CannotDecode):
+    """The value was erased, so no process can read it."""
+
+
 def decode(envelope: dict[str, Any]) -> Any:
     """Return the JSON value in an envelope.
 
@@ -146,7 +150,7 @@ def decode(envelope: dict[str, Any]) -> Any:
     """
     name = envelope[CODEC]
     if name == ERASED:
-        raise CannotDecode("the value was erased")
+        raise ValueErased("the value was erased")
     codec = _known_codecs(envelope).get(name) if isinstance(name, str) and name != UNCHANGED else None
     if codec is None and name != UNCHANGED:
         raise CannotDecode(

@@ -197,7 +197,7 @@ def decode_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
             decoded = codecs.decode(decoded)
         args, kwargs = decoded["args"], decoded["kwargs"]
     except CannotDecode as error:
-        raise CannotDecode(f"the job's arguments cannot be read: {error}") from None
+        raise type(error)(f"the job's arguments cannot be read: {error}") from None
     except (ValueError, RecursionError, LookupError, TypeError) as error:
         raise ValueError(f"the job's arguments cannot be read: {error!r}") from error
     if not isinstance(args, list) or not isinstance(kwargs, dict):

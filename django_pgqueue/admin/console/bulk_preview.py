@@ -156,7 +156,7 @@ def _request(request: HttpRequest) -> HttpResponse:
 def _typed_parameters(given: QueryDict) -> dict[str, str]:
     """Return what the user has typed into an invalid form, as parameters of the preview that shows it again."""
     names = (*TYPED, *(name for name, _ in kinds_asked()))
-    return {f"{TYPED_PREFIX}{name}": given[name] for name in names if given.get(name)}
+    return {f"{TYPED_PREFIX}{name}": str(given[name]) for name in names if given.get(name)}
 
 
 def _typed(request: HttpRequest) -> dict[str, str]:

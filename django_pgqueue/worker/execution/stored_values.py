@@ -48,12 +48,14 @@ def read_call(job: Claimed) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
 
     Raises:
         DoesNotFit: This process cannot read them.
-        Dead: The row has more than a claim returns, so that no process reads them.
+        Dead: No process can read them: they were erased, or the row has more than a claim returns.
     """
     if not job.arguments or job.headers == "":
         raise Dead(_too_large(job))
     try:
         return *decode_arguments(job.arguments), decode_headers(job.headers) if job.headers is not None else {}
+    except codecs.ValueErased as error:
+        raise Dead(str(error)) from None
     except ValueError as error:
         raise DoesNotFit(str(error)) from None
 
