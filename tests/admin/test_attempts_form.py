@@ -41,7 +41,7 @@ def test_form_asks_for_number_and_reason_then_changes(client: Client, make_job: 
     assert LogEntry.objects.get().change_message == "Change the attempts to 20 at most: the bank is down."
     entry = AuditEntry.objects.get()
     assert (entry.action, entry.reason) == ("set_max_attempts", "the bank is down")
-    assert entry.filter == {"selected": 1, "max_attempts": 20}
+    assert entry.filter == {"jobs": [job.pk], "max_attempts": 20}
     assert entry.done_by == LogEntry.objects.get().user.get_username()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from html import unescape
 
 import pytest
 from django.contrib.auth.models import User
@@ -113,12 +114,24 @@ def test_pauses_and_overrides_are_shown_with_who_and_why(operator: Client, decla
     control.override_limit("stripe", rate="60/m", until=timedelta(hours=1))
     text = text_of(operator, OF_LIMIT, limit="render")
     rows = rows_of(text)
-    assert re.search(r"paused since [-0-9]+ [:0-9]+ by ada: a &lt;quiet&gt; evening", rows["1"])
+    assert re.search(r"ada paused it at [-0-9]+ [:0-9]+\. a &lt;quiet&gt; evening", rows["1"])
     assert "The key or its limit is paused." in rows["1"] and cells_of(rows["1"])["next start"] == ""
     assert "at most 5 at a time" in rows["render"]
     assert re.search(r"changed at [-0-9 :]+ by ben: concurrency 5 instead of 2 \(more servers\)", rows["render"])
     assert "Paused or changed keys" in text and "keys paused: 1" in rows["render"]
     assert re.search(r"until [-0-9 :]+: rate 60/m instead of 100/m", rows_of(text_of(operator))["stripe"])
+
+
+def test_due_jobs_of_a_paused_key_link_to_the_list_that_has_them(operator: Client, declared: Tasks) -> None:
+    for number in (1, 1, 2):
+        declared["render"].enqueue(number)
+    control.pause(limit_key="render:1")
+    rows = rows_of(text_of(operator, OF_LIMIT, limit="render"))
+    for name, word, count in (("1", "paused", 2), ("2", "due", 1), ("render", "ready", 3)):
+        [url] = re.findall(rf'href="([^"]*state={word}[^"]*)">{count}<', rows[name])
+        assert f"{count} job" in text_of(operator, unescape(url)).partition('class="paginator"')[2]
+    control.pause(limit_key="render")
+    assert "state=paused" in rows_of(text_of(operator, OF_LIMIT, limit="render"))["2"]
 
 
 def test_list_of_jobs_marks_those_of_paused_keys(operator: Client, declared: Tasks) -> None:

@@ -237,7 +237,7 @@ def test_move_of_one_job_is_in_its_timeline(client_of: Callable[..., Client], ma
     job = make_job(run_after=timezone.now() + timedelta(days=1))
     client.post(f"{JOBS}{job.pk}/move/", {"queue_name": "other", "anyway": "on"}, follow=True)
     assert "moved to the queue other by staff" in timeline_of(client, job)
-    assert AuditEntry.objects.get().filter == {"selected": 1, "to_queue": "other"}
+    assert AuditEntry.objects.get().filter == {"jobs": [job.pk], "to_queue": "other"}
 
 
 def test_timeline_has_the_latest_acts_and_says_so(operator: Client, make_job: JobMaker, monkeypatch: Any) -> None:

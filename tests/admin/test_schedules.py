@@ -124,6 +124,13 @@ def test_list_special_situation_of_a_schedule_is_shown(planner: Client, db: None
     assert words in page(planner)
 
 
+@pytest.mark.parametrize(("seconds", "words"), [(60, "due now"), (7200, "late by 2 h")])
+def test_page_of_a_late_schedule_says_how_late_it_is(planner: Client, db: None, seconds: int, words: str) -> None:
+    schedule = make()
+    Schedule.objects.update(next_run_at=timezone.now() - timedelta(seconds=seconds))
+    assert words in page(planner, f"{SCHEDULES}{schedule.pk}/change/").partition("Next runs")[2]
+
+
 @pytest.mark.parametrize("origin", ["admin", "code"])
 def test_pages_show_hidden_characters_of_a_name(planner: Client, db: None, origin: str) -> None:
     schedule = make()

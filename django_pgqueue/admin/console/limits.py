@@ -119,7 +119,7 @@ def _limit_row(
         "lines": [] if limit is None or policy is None else list(limit_lines(limit, policy)),
         "cells": [
             _running(request, name, figures.running, figures.running_weight),
-            _jobs(request, name, gettext_lazy("due"), figures.due),
+            _jobs(request, name, gettext_lazy("due"), figures.due, word=_list_of_due(controls, figures.paused_keys)),
             _jobs(request, name, gettext_lazy("later"), figures.later, word="ready"),
             _number(gettext_lazy("keys waiting"), figures.keys),
             _number(gettext_lazy("held keys"), figures.held_keys),
@@ -162,7 +162,7 @@ def _key_row(
         "url": limit_url(request, key),
         "cells": [
             _running(request, key, figures.running, figures.running_weight),
-            _jobs(request, key, gettext_lazy("due"), figures.due),
+            _jobs(request, key, gettext_lazy("due"), figures.due, word=_list_of_due(controls)),
             _jobs(request, key, gettext_lazy("later"), figures.later, word="ready"),
         ],
         "oldest": "" if oldest is None else seconds_text(oldest),
@@ -180,6 +180,16 @@ def _running(request: HttpRequest, limit_key: str, count: Count, weight: int) ->
     """Return the running jobs. Their weight is shown if it differs from their number."""
     note = "" if not weight or weight == count.value else _("weight %(weight)s") % {"weight": number(weight)}
     return {**_jobs(request, limit_key, gettext_lazy("running"), count, word="running"), "note": note}
+
+
+def _list_of_due(controls: Mapping[str, Any], paused_keys: Count | None = None) -> str:
+    """Return the word of the list with the due jobs: paused ones are in a list of their own.
+
+    If only some keys of a limit are paused, one list with all of them is that of the ready jobs.
+    """
+    if controls["is_paused"]:
+        return "paused"
+    return "ready" if paused_keys is not None and paused_keys.value else "due"
 
 
 def _jobs(

@@ -93,7 +93,8 @@ class JobOperation(Operation):
     ) -> Collection[int]:
         """Change jobs except `edited`, log it in the audit and in the history of each, and return the changed ones."""
         connection, asked = connections[databases.chosen(request)], len(seen)
-        chosen = {"selected": asked, **({"edited": len(edited)} if edited else {}), **self.target}
+        which = {"jobs": [*seen]} if asked == 1 else {"selected": asked}
+        chosen = {**which, **({"edited": len(edited)} if edited else {}), **self.target}
         notes = {"total": asked - len(edited), "reason": self.reason}
         audit = ActAudit(connection, self.act.name, chosen, done_by=request.user.get_username(), **notes)
         changes = ActRun(connection, self.act, seen, audit, self.options, edited)

@@ -91,6 +91,7 @@ def _controls(
     return {
         "limit_key": limit_key,
         "label": shortened(limit_key),
+        "is_paused": is_paused,
         "pause": pause and pause_text(pause.paused_at, pause.paused_by, pause.paused_until, pause.reason),
         "pause_shown": str(shown.number(pause.paused_at if pause else None)),
         "change": override and override_text(override, inherited_policy(limit_key, overrides)),

@@ -100,9 +100,8 @@ class ScheduleColumns(OperationsAdmin):
         if found is None:
             return ""
         past = seen_at(schedule) - found.at
-        late = _("late by %(span)s") % {"span": duration(past)} if past.total_seconds() >= late_limit_seconds() else ""
         is_due = past >= timedelta()
-        lines = [moment(found.at, late or _("due now")) if is_due else moment_ago(found.at, schedule)]
+        lines = [moment(found.at, _due_text(past)) if is_due else moment_ago(found.at, schedule)]
         if found.skipped_at is not None:
             note = _("one is %(skipped)s") % {"skipped": skipped_text(found.skipped_by)}
             lines.append(format_html('<div class="pgqueue-quiet">{}</div>', moment(found.skipped_at, note)))
@@ -183,6 +182,12 @@ def _instants(schedule: Schedule) -> Iterator[datetime]:
     yield from next_ticks.ticks_after(schedule.expression, schedule.time_zone, start)
 
 
+def _due_text(past: timedelta) -> str:
+    """Return that a run is due, or by how much it is late."""
+    is_late = past.total_seconds() >= late_limit_seconds()
+    return gettext("late by %(span)s") % {"span": duration(past)} if is_late else gettext("due now")
+
+
 def _tick(at: datetime, before: datetime, now: datetime) -> dict[str, Any]:
     """Return one run, with its offset from UTC as "+02:00 CEST", and whether clocks change before it."""
     offset = at.strftime("%z")
@@ -190,7 +195,7 @@ def _tick(at: datetime, before: datetime, now: datetime) -> dict[str, Any]:
         "local": dateformat.format(at, f"D {full_date_form()}"),
         "offset": f"{offset[:3]}:{offset[3:5]} {at.tzname() or ''}".strip(),
         "here": moment(at),
-        "distance": ago(at, now) if at > now else gettext("due now"),
+        "distance": ago(at, now) if at > now else _due_text(now - at),
         "note": _change_of_clock(at.utcoffset() or timedelta(), before.utcoffset() or timedelta()),
     }
 
