@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
@@ -113,6 +114,14 @@ def test_enqueue_many_call_that_does_not_fit_adds_no_job():
         with pytest.raises(TypeError, match=r"tests\.app\.tasks\.add\(\) cannot be called"):
             tasks.add.enqueue_many(calls)
     assert not Job.objects.exists()
+
+
+@pytest.mark.django_db
+def test_enqueue_many_reads_a_queryset():
+    """It is an asynchronous iterable too."""
+    groups = [Group.objects.create(name=name) for name in "ab"]
+    tasks.add.enqueue_many(Group.objects.order_by("pk").values_list("pk"))
+    assert [job.arguments["args"] for job in Job.objects.order_by("pk")] == [[group.pk] for group in groups]
 
 
 def test_enqueue_many_asynchronous_iterator_is_refused():

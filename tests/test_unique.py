@@ -82,6 +82,24 @@ def test_braces_of_a_unique_key_are_doubled():
 
 
 @pytest.mark.parametrize(
+    "key", ["add:number_of", "number_of", "add:%s", "add:%d", "add:$number_of", "add-<number_of>", "add/number_of"]
+)
+def test_unique_key_with_forgotten_braces_is_refused(key):
+    """Otherwise all calls but the first would vanish as duplicates."""
+
+    def send(number_of: int) -> None: ...
+
+    send.__module__, send.__qualname__ = tasks.__name__, "send"
+    with pytest.raises(InvalidTask, match=r"is the same text for all calls, .* write \{number_of\} for the value"):
+        Task(func=send, unique_key=key)
+
+
+@pytest.mark.parametrize("key", ["nightly", "a", "order:7", "add:{a}", "{{a}}", "add:b:7", "a%"])
+def test_unique_key_that_is_one_text_on_purpose_is_accepted(key):
+    assert tasks.add.using(unique_key=key).unique_key == key
+
+
+@pytest.mark.parametrize(
     ("key", "call", "words"),
     [
         ("{a}", {}, "has no argument 'a' for the unique key: pass it"),

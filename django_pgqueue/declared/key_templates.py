@@ -6,7 +6,8 @@ signature, and an enqueue fills in the arguments of the call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from string import Formatter
 from typing import Any, Final
@@ -41,6 +42,21 @@ def names_in(template: str) -> tuple[str, ...]:
         if form and ("{" in form or "}" in form):
             raise ValueError(f"a field within {{{name}:…}}")
     return tuple(names)
+
+
+def name_without_braces(template: str, names: Collection[str]) -> str:
+    """Return the argument that a text without fields seems to mean, as in `"order:order_id"`; "" if there is none.
+
+    A text such as `"order"` is not taken for one, although an argument can have this name: it can be a whole key.
+    """
+    if names_in(template):
+        return ""
+    if re.search(r"%[sd]", template):
+        return next(iter(names), "")
+    found = re.search(r"(^|[:/.\-$<])([^\W\d]\w*)>?$", template)
+    if found is None or found[2] not in names:
+        return ""
+    return found[2] if found[1] or "_" in found[2] else ""
 
 
 def reads_arguments(key: object) -> bool:

@@ -186,7 +186,7 @@ def _insert_mixed() -> Callable[..., JobIds | int]:
 
 def insert_many(task: TaskDefinition | None, calls: Iterable[Any], *, returning: bool) -> JobIds | int:
     """Add a job for each call: the body of `Task.enqueue_many()`, and without a task of `enqueue_many()`."""
-    if isinstance(calls, AsyncIterable):
+    if isinstance(calls, AsyncIterable) and not isinstance(calls, Iterable):  # a queryset is both
         raise TypeError("enqueue_many() cannot read an asynchronous iterator: pass a list or an ordinary iterator")
     numbered: Iterator[tuple[int, Any]] = enumerate(calls)
     main, recorder = task, Recorder(returning=returning)

@@ -16,7 +16,7 @@ from typing import Any
 
 from django_pgqueue.arguments.plan import NONE_KNOWN, CallArguments, CallPlan, call_plan, new_plan
 from django_pgqueue.declared.chunks import called_with_one
-from django_pgqueue.declared.key_templates import names_in
+from django_pgqueue.declared.key_templates import name_without_braces, names_in
 from django_pgqueue.declared.retry import as_backoff, delay_after
 from django_pgqueue.durations import seconds
 from django_pgqueue.exceptions import InvalidTask, Retry
@@ -280,6 +280,12 @@ def _key_problems(task: TaskDefinition) -> Iterator[str]:
         yield from _stored_name_problems(task, "the key of limit", "limit keys", task.limit.argument_names)
     if isinstance(task.unique_key, str):
         yield from _stored_name_problems(task, "unique_key", "unique keys", names_in(task.unique_key))
+        names = list(task.func_signature.parameters)[int(task.takes_context) :]
+        if meant := name_without_braces(task.unique_key, names):
+            yield (
+                f"unique_key {task.unique_key!r} is the same text for all calls, so all but the first are duplicates: "
+                f"write {{{meant}}} for the value of the argument"
+            )
 
 
 def _chunk_problems(task: TaskDefinition) -> Iterator[str]:
