@@ -16,8 +16,17 @@ from tests.documents import CODE, PAGES, TOP, prose, table
 from tests.rules import for_each
 from tests.tools.faults.catalogue import load
 
+MOST_WORDS = 140_000
+"""Words of the pages in `docs/` and of the README. A page that needs more is to say each thing once."""
 SUMMARIES = {name: (TOP / "django_pgqueue" / name).read_text() for name in ("AGENTS.md", "llms.txt")}
 STATE = re.compile(r"\b(?:" + "|".join(State) + r")\b")
+
+
+def test_pages_together_have_not_too_many_words():
+    """Tokens of letters or digits, without the lines of tables and the signs of lists."""
+    texts = [text for page, text in PAGES.items() if page.startswith("docs/") or page == "README.md"]
+    count = sum(any(map(str.isalnum, word)) for text in texts for word in text.split())
+    assert 100_000 < count <= MOST_WORDS
 
 
 def lists_of_states(text: str) -> list[str]:
