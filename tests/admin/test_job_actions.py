@@ -13,12 +13,13 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from django_pgqueue import Workflow
+from django_pgqueue import Workflow, chain
 from django_pgqueue.acts import job_changes
 from django_pgqueue.admin import shown
 from django_pgqueue.db import engine_connection
 from django_pgqueue.lifecycle import operator as lifecycle_operator
 from django_pgqueue.models import AuditEntry, Job
+from django_pgqueue.testing import run_jobs
 from tests.admin.conftest import JobMaker, shown_by
 from tests.app import tasks
 
@@ -257,6 +258,23 @@ def test_cancel_running_job_requests_stop_once(operator: Client, make_job: JobMa
     assert f"{JOBS}{job.pk}/cancel/" not in page
     assert columns_of(job)[0] == "running" and job.cancel_requested_at
     assert ">1 job was left" in post_action(operator, JOBS, "cancel_selected", job)
+
+
+def test_retry_of_a_node_that_a_failed_dependency_has_cancelled_asks_first(operator: Client, db: None) -> None:
+    """It would run at once, without the result that it needs."""
+    workflow = chain(tasks.fail.using(max_attempts=1).s()).then(tasks.noop).enqueue()
+    run_jobs()
+    dead, cancelled = workflow.jobs.order_by("pk")
+    assert (dead.state, cancelled.state) == ("dead", "cancelled")
+    page = click(operator, cancelled, "retry").content.decode()
+    assert "although a job that it depends on has failed?" in page and f"depends on #{dead.pk}" in page
+    cancelled.refresh_from_db()
+    assert cancelled.state == "cancelled"
+    fields = dict(re.findall('name="(shown|confirmed|back)" value="([^"]*)"', page))
+    operator.post(f"{JOBS}{cancelled.pk}/retry/", fields, follow=True)
+    cancelled.refresh_from_db()
+    assert cancelled.state == "ready"
+    assert ">1 job is ready again" in click(operator, dead, "retry").content.decode(), "there is no question"
 
 
 @pytest.mark.django_db(transaction=True)

@@ -23,12 +23,13 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
-from django_pgqueue.acts import JobAct
+from django_pgqueue import stats
+from django_pgqueue.acts import RETRY, JobAct
 from django_pgqueue.acts.job_changes import ActAudit, ActRun, edited_jobs
 from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.buttons import back_of
-from django_pgqueue.admin.formatting import visible
+from django_pgqueue.admin.formatting import full_date, visible
 from django_pgqueue.admin.forms import confirmation
 from django_pgqueue.admin.forms.erase_form import ask_what, erase
 from django_pgqueue.admin.forms.form_page import form_page
@@ -68,7 +69,34 @@ class JobOperation(Operation):
 
     def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
         """Return a page with a question about one job, or None if the form has answered it."""
-        return confirmation.ask(request, self.act.transition, seen, site, self.edited(request, seen))
+        asked = confirmation.ask(request, self.act.transition, seen, site, self.edited(request, seen))
+        return asked or self._ask_of_failed_dependency(request, job, seen, site)
+
+    def _ask_of_failed_dependency(
+        self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite
+    ) -> HttpResponse | None:
+        """Return a page with a question if a failed dependency has cancelled the job, which a retry would run alone."""
+        is_cancelled = self.act is RETRY and seen[job.pk].state == State.CANCELLED
+        if confirmation.is_given(request) or not is_cancelled:
+            return None
+        why = stats.why(job.pk, databases.chosen(request), time_text=full_date)
+        if why.reason is not stats.Reason.DEPENDENCY_FAILED:
+            return None
+        back = back_of(request) or page_url(request, "job_change", job.pk)
+        return form_page(
+            request,
+            site,
+            forms.Form(),
+            title=_("Run %(job)s although a job that it depends on has failed?") % {"job": visible(str(job))},
+            submit=_("Yes, run it"),
+            back=back,
+            notes=[
+                why.sentence,
+                _("If it needs the result of that job, it fails. To run both, retry the job that has failed first."),
+            ],
+            hidden=shown.hidden(seen) + shown.hidden_input(confirmation.FIELD, 1) + shown.hidden_input("back", back),
+            is_dangerous=True,
+        )
 
     def ask_many(
         self, request: HttpRequest, seen: Mapping[int, Seen], site: AdminSite, edited: Mapping[int, int | None]

@@ -101,6 +101,12 @@ TIMELINE = [
     *of_tests(
         ("tests/admin/test_job_actions.py",),
         Mutant(
+            "a node is retried without its failed dependency, and nobody asks",
+            "why.reason is not stats.Reason.DEPENDENCY_FAILED",
+            "True",
+            inside="JobOperation._ask_of_failed_dependency",
+        ),
+        Mutant(
             "a running job is stopped without a question",
             "or seen[job.pk].state != State.RUNNING",
             "or True",
