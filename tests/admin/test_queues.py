@@ -259,8 +259,10 @@ def test_page_of_a_queue_shows_lanes_and_returns_after_an_act(operator: Client, 
     assert "Queue mail" in text and "Waiting jobs by priority" in text
     assert ' aria-current="page">Queues<' in text
     assert re.findall(r'<th scope="row">(-?\d+)</th><td>(\d+)</td>', text) == [("5", "1"), ("0", "2")]
+    assert "leaves pauses out of account" not in text
     answer = operator.post(PAUSE, form_of(text, "mail", "pause"))
     assert answer.headers["Location"] == url
+    assert "leaves pauses out of account" in text_of(operator, url), "above, these jobs are paused"
     missing = operator.get("/admin/pgqueue/job/queue/?queue=%3Cnone%3E")
     assert missing.status_code == 404
 

@@ -73,6 +73,7 @@ def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "rows": queue_rows(request, [queue], figures.workers),
         **_lanes(lanes),
         "has_lanes": "ready" not in figures.unread,
+        "has_paused": bool(queue.paused.value),
         "queues_url": allowed_url(request, "queues"),
         **(activity.activity_context(request, alias, queue=name) if get_settings().STATS else {}),
     }
