@@ -75,7 +75,7 @@ def test_check_schedules_duplicate_and_invalid_are_errors(monkeypatch):
     monkeypatch.setattr(registry, "_tasks", {**registry._tasks})
     monkeypatch.setattr(declarations, "_declared", {})
     declarations.declare(tasks.noop, [every(hours=1, name="twice"), every(hours=2, name="twice")])
-    declarations.declare(tasks.add, every(hours=1, args=["x" * 300_000]))
+    declarations.declare(tasks.plus, every(hours=1, args=["x" * 300_000]))
     found = checks.check_schedules(None)
     assert ids(found) == ["pgqueue.E006", "pgqueue.E006"]
     assert "named 'twice'" in found[0].msg

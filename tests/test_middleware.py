@@ -216,7 +216,7 @@ def test_middleware_error_at_enqueue_keeps_the_transaction(enqueue):
 
 @pytest.mark.promise("middleware-raises-before-function")
 @using("Outer", "FailsAtEntry")
-@pytest.mark.parametrize("task", [tasks.create_group, tasks.async_add], ids=["atomic", "async"])
+@pytest.mark.parametrize("task", [tasks.create_group, tasks.async_plus], ids=["atomic", "async"])
 def test_middleware_error_at_entry_fails_before_the_function(task):
     job = ran(task.using(max_attempts=1).enqueue("never"))
     assert (job.state, last(job).exception_class, last(job).error) == ("dead", "builtins.LookupError", "at entry")

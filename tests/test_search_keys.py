@@ -31,7 +31,7 @@ from tests.test_sql import explain, nodes, rows_read
 
 pytestmark = pytest.mark.django_db
 
-ADD = tasks.add.func
+ADD = tasks.plus.func
 
 
 class Colour(enum.Enum):
@@ -47,7 +47,7 @@ typed.__module__ = untyped.__module__ = tasks.__name__  # where workers find tas
 
 def bill(**options: Any) -> Task[..., Any]:
     """Return a task whose jobs have the search key `a`."""
-    return Task(func=ADD, name=tasks.add.name, **{"search": ["a"], **options})
+    return Task(func=ADD, name=tasks.plus.name, **{"search": ["a"], **options})
 
 
 def untyped_task(*search: str) -> Task[..., Any]:
@@ -250,13 +250,13 @@ def test_delete_of_job_removes_its_keys():
 
 def test_success_that_discards_job_removes_its_keys(monkeypatch):
     [kept] = finished()
-    monkeypatch.setitem(registry._tasks, tasks.add.name, bill(retention={"succeeded": 0}))
+    monkeypatch.setitem(registry._tasks, tasks.plus.name, bill(retention={"succeeded": 0}))
     [discarded] = finished()
     assert not Job.objects.filter(pk=discarded.pk).exists()
     assert SearchKey.objects.values_list("job_id", flat=True).get() == kept.pk
 
 
-@pytest.mark.parametrize("task_name", [None, tasks.add.name])
+@pytest.mark.parametrize("task_name", [None, tasks.plus.name])
 def test_prune_removes_keys(task_name):
     finished(2)
     waiting = bill().enqueue(7)

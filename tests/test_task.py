@@ -170,7 +170,7 @@ def test_task_call_without_its_context_says_what_to_write():
         (plain, {"schedule": every(minutes=5)}, "cannot call the task: missing a required argument: 'a'"),
         (plain, {"schedule": cron("@daily", args=[1, 2, 3])}, "too many positional"),
         (plain, {"schedule": [every(hours=1, args=[1]), every(hours=1, kwargs={"c": 1})]}, "cannot call the task"),
-        (plain, {"schedule": every(hours=1, args=[datetime(2030, 1, 1, tzinfo=UTC)])}, "isoformat"),
+        (plain, {"schedule": every(hours=1, args=[datetime(2030, 1, 1, tzinfo=UTC)])}, "must be int, not datetime"),
     ],
 )
 def test_task_invalid_function_or_options_are_refused(function, options, wanted):

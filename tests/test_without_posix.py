@@ -43,7 +43,7 @@ def test_application_without_posix_names_works(said: list[str]) -> None:
 
 def test_worker_without_posix_names_says_what_it_needs(said: list[str]) -> None:
     sentence = "CommandError: A worker needs a POSIX system such as Linux, because it forks."
-    found = {line.split()[0]: line for line in said}
+    found = {line.split()[0]: line for line in said if line.strip()}
     assert found["runworker"].startswith(f"runworker {sentence}")
     assert found["worker"].startswith(f"worker {sentence}")
     assert "needs flock()" in found["archive"] and "--table" in found["archive"]

@@ -82,7 +82,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
     "change jobs": privileges(
         "UPDATE (cancel_requested_at, state, attempt, crashes, run_after, finished_at, unknown_since, result, "
         "expires_at, queue_name, priority, progress_done, progress_total, progress_message, progress_at, "
-        "acknowledged_at, limit_order) ON pgqueue_job",
+        "acknowledged_at, limit_order, max_attempts) ON pgqueue_job",
         "DELETE ON pgqueue_step",
         "UPDATE (has_cancelled) ON pgqueue_dependency",
         "INSERT, UPDATE, DELETE ON pgqueue_pause",

@@ -23,7 +23,6 @@ from django_pgqueue.lifecycle import operator
 from django_pgqueue.lifecycle.graphs import waiting_ids
 from django_pgqueue.reactions import after_application, after_operator
 from django_pgqueue.states import State
-from django_pgqueue.stats.explanation import why
 from django_pgqueue.waiting import result_wait
 from django_pgqueue.waiting.result_wait import return_value as return_value
 
@@ -134,6 +133,8 @@ def _why_unfinished(job: Job) -> str:
     It runs after the timeout only. A failure must not hide the timeout, so it raises nothing. If the caller has a
     transaction open, its statements are in a savepoint, so that they cannot abort the transaction.
     """
+    from django_pgqueue.stats.explanation import why  # workers import this module, and need no figures
+
     alias = job.write_alias
     try:
         with transaction.atomic(using=alias), translation.override("en"):

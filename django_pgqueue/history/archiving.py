@@ -48,6 +48,12 @@ FILE_BATCH: Final = 200
 """Finished jobs that are in memory at once while they are written to a file."""
 
 
+def check_system() -> None:
+    """Raise `ValueError` if this system cannot lock files."""
+    if not CAN_FORK:
+        raise ValueError("an archive file needs flock(), which only POSIX systems have: use --table")
+
+
 class ArchiveFile:
     """An open file of an archive, which no other process can open for as long as this one has it.
 
@@ -66,8 +72,7 @@ class ArchiveFile:
             ValueError: Another process writes the file, or it is not a file of an archive.
             OSError: The file cannot be opened.
         """
-        if not CAN_FORK:
-            raise ValueError("an archive file needs flock(), which only POSIX systems have: use --table")
+        check_system()
         self.path = path
         is_new = not path.exists()
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

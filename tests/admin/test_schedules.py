@@ -87,7 +87,7 @@ def test_list_describes_the_expression_in_words(planner: Client, db: None) -> No
         "At 09:30 on Monday through Friday",
         "30 9 * * 1-5",
         "Europe/Paris",
-        ">in 1 h<",
+        ">in 2 h<",
     ):
         assert expected in text, expected
     make("quick", expression="every 5 minutes")

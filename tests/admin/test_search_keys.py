@@ -32,7 +32,7 @@ JOBS, DEAD = "/admin/pgqueue/job/", "/admin/pgqueue/deadjob/"
 @pytest.fixture
 def bill(monkeypatch: pytest.MonkeyPatch) -> Task[..., Any]:
     """Register a task whose jobs have the search key `a`."""
-    made: Task[..., Any] = Task(func=tasks.add.func, name=tasks.add.name, search=("a", "b"))
+    made: Task[..., Any] = Task(func=tasks.plus.func, name=tasks.plus.name, search=("a", "b"))
     monkeypatch.setitem(registry._tasks, made.name, made)
     return made
 
@@ -100,7 +100,7 @@ def test_search_shows_no_trace_of_hidden_jobs(
 ) -> None:
     """Hidden jobs are newer than the visible one: they neither take its place nor count."""
     hiding: Task[..., Any] = Task(
-        func=tasks.add.func, name="shop.hide", aliases=("shop.old",), sensitive=frozenset({"a"})
+        func=tasks.plus.func, name="shop.hide", aliases=("shop.old",), sensitive=frozenset({"a"})
     )
     monkeypatch.setitem(registry._tasks, hiding.name, hiding)
     visible = bill.enqueue("red")
@@ -339,12 +339,12 @@ def test_search_by_name_that_became_sensitive_finds_nothing(
     operator: Client, bill: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = bill.enqueue("secret-value")
-    hiding: Task[..., Any] = Task(func=tasks.add.func, name=bill.name, sensitive=frozenset({"a"}), search=("b",))
+    hiding: Task[..., Any] = Task(func=tasks.plus.func, name=bill.name, sensitive=frozenset({"a"}), search=("b",))
     monkeypatch.setitem(registry._tasks, bill.name, hiding)
     assert found(operator, "a:secret-value") == found(operator, "secret-value") == []
     assert "jobs of tasks that mark a as sensitive were not searched" in notes_of(operator, "a:secret-value")
     assert "secret-value" not in operator.get(f"{JOBS}{job.pk}/change/").content.decode()
-    also: Task[..., Any] = Task(func=tasks.add.func, name="shop.also", search=("a",))
+    also: Task[..., Any] = Task(func=tasks.plus.func, name="shop.also", search=("a",))
     monkeypatch.setitem(registry._tasks, also.name, also)
     other = also.enqueue("secret-value")
     assert found(operator, "a:secret-value") == found(operator, "secret-value") == [other.pk]

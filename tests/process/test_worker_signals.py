@@ -146,7 +146,7 @@ def test_stop_during_start_receivers_is_not_delayed(start_with, notes):
     worker = start_with("slow_start_receiver")
     worker.wait_until(notes)
     assert stop(worker, 40) < 20
-    assert "because the process is ending" in worker.said, "it must end by itself, and not be killed"
+    assert "the process is ending: did not send 1 signal" in worker.said, "it must end by itself, and not be killed"
     assert Job.objects.get(pk=job.pk).state == "ready"
     assert not Execution.objects.filter(job=job).exists()
 

@@ -68,7 +68,7 @@ EVERYBODY = {
 }
 """These need no privilege on a table."""
 READING = {
-    "ABANDONED", "LATE_JOBS", "LIMITED_JOB",
+    "ABANDONED", "HAS_STOPPED", "LATE_JOBS", "LIMITED_JOB",
     "LOAD_STEPS", "FIND_EVENT", "PENDING_SAGAS", "IS_COMPENSATING", "EDITED_JOBS",
     "LANES", "NEWEST_READY", "LIMITED_LANES", "KEYS", "KEY_CONTROLS", "FAILING_KEYS",
     "CANCEL_REQUESTS", "SETTLE", "STORED_RESULTS", "OPEN_EXECUTIONS", "ENDING_LEASES", "EXISTING", "NEEDS",
@@ -581,7 +581,6 @@ STRUCTURE = [
 REWRITING = [
     "UPDATE pgqueue_job SET arguments = '{}'",
     "UPDATE pgqueue_job SET task_name = 'x'",
-    "UPDATE pgqueue_job SET max_attempts = 1000",
     "UPDATE pgqueue_execution SET job_id = 1",
     "UPDATE pgqueue_execution SET worker_id = 1",
     "UPDATE pgqueue_worker SET hostname = 'x'",
@@ -604,6 +603,7 @@ READ_NAMES = [f"SELECT {column} FROM pgqueue_job" for column in ("task_name", "s
 MOVING = ["UPDATE pgqueue_job SET queue_name = 'x'", "UPDATE pgqueue_job SET priority = 1"]
 OPERATING = [
     *MOVING,
+    "UPDATE pgqueue_job SET max_attempts = 1000",
     "UPDATE pgqueue_job SET state = 'ready'",
     "UPDATE pgqueue_job SET cancel_requested_at = now()",
     "SELECT id FROM pgqueue_job FOR UPDATE",

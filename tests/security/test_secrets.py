@@ -69,7 +69,9 @@ def test_worker_at_debug_level_logs_no_secret(engine, start, monkeypatch):
         worker.exit_code()
     finally:
         engine.execute("ALTER TABLE pgqueue_job DROP CONSTRAINT never_13")
-    assert "DEBUG" in worker.said and "one by one" in worker.said and "they are released" in worker.said
+    assert (
+        "DEBUG" in worker.said and "one by one" in worker.said and "still running after the grace period" in worker.said
+    )
     assert SECRET not in worker.said, worker.said
     rows = [text for [text] in engine.execute(f"SELECT {COLUMNS} FROM pgqueue_execution").fetchall()]
     assert len(rows) >= len(ENDINGS) + 3 and any("KeptError" in row for row in rows)

@@ -107,7 +107,9 @@ def test_completer_refused_completion_retries_with_backoff(engine, completer, ca
             intervals.append(round(kept.due_at - clock.now))
             kept.due_at = clock.now
     assert intervals == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert len([record for record in caplog.records if "are refused by the database" in record.message]) == 1
+    assert (
+        len([record for record in caplog.records if "the database refuses the results of 1 job" in record.message]) == 1
+    )
 
 
 def test_completer_refused_retry_still_counts_the_attempt(engine, completer):

@@ -17,6 +17,7 @@ from django.db import connections
 
 from django_pgqueue import history
 from django_pgqueue.db.engine_connection import connect
+from django_pgqueue.history import archiving
 from django_pgqueue.history.finished_pages import Choice, finished_states, names_of_queues, names_of_tasks
 from django_pgqueue.models import Job
 from django_pgqueue.states import FINISHED
@@ -86,6 +87,8 @@ def _archive(options: Options, out: Output) -> None:
     older_than = duration_of("--older-than", options["older_than"])
     states = options["state"] or history.ARCHIVED_STATES
     alias = database_alias(options)
+    if options["file"]:
+        archiving.check_system()  # before the question
     for warning in _pruned_before(older_than, states):
         out.stderr.write(f"Warning: {warning}")
     preview = _preview(_pages_to_archive(options, alias, states, older_than.total_seconds()), alias)
