@@ -51,6 +51,7 @@ OPERATOR = {
         "RETRY",
         "ACKNOWLEDGE",
         "MOVE",
+        "SET_MAX_ATTEMPTS",
         "PAUSE",
         "ADOPT",
         "STOP_AUDIT",
