@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import AppConfig, apps
-from django.conf import settings
+from django.conf import global_settings, settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
@@ -41,7 +41,9 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
 @register("pgqueue")
 def check_name_of_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """Report pgqueue.W005: a setting looks like a misspelled `PGQUEUE`, which would have no effect."""
-    names = [name for name in dir(settings) if name.isupper() and name != "PGQUEUE"]
+    # Django warns of a deprecated setting of its own if somebody reads it.
+    own = {"PGQUEUE", *vars(global_settings)}
+    names = [name for name in dir(settings) if name.isupper() and name not in own]
     return [
         checks.Warning(f"The setting {name} has no effect.", hint=f"Write {meant}.", id="pgqueue.W005")
         for name in names

@@ -134,6 +134,7 @@ def test_sidebar_of_other_pages_has_only_pages_that_the_user_may_see(client_of) 
 
 def test_breadcrumbs_are_separated_by_spaces(operator: Client) -> None:
     text = operator.get(f"{CONSOLE}job/limits/").content.decode()
-    part = text.partition('class="breadcrumbs">')[2].partition("</div>")[0]
+    part = re.split("</div>|</ol>", text.partition('class="breadcrumbs">')[2])[0]
     words = " ".join(re.sub(r"<[^>]+>", "", part).replace("&rsaquo;", ">").split())
-    assert words == "Home > Job queue > Queues > Limits"
+    sign = " " if '<ol class="breadcrumbs">' in text else " > "  # Django 6.1 draws the sign by its CSS
+    assert words == sign.join(["Home", "Job queue", "Queues", "Limits"])
