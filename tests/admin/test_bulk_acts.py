@@ -175,6 +175,7 @@ def test_move_to_a_mistyped_queue_is_refused_until_the_user_is_sure(
     assert AuditEntry.objects.get().filter == {"word": "ready", "to_queue": "oders"}
 
 
+@pytest.mark.promise("defect-refused-form-forgets")
 def test_invalid_form_of_a_bulk_act_keeps_what_was_typed(client_of: Callable[..., Client], make_job: JobMaker) -> None:
     """An operator who corrects one field must not lose the others, such as the priority and the reason."""
     make_job(queue_name="orders")

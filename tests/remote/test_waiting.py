@@ -179,6 +179,7 @@ def test_token_revoked_during_wait_gets_no_job(machine, engine, enqueue):
     assert helpers.state_of(engine, asyncio.run(scenario())) == "ready"
 
 
+@pytest.mark.promise("defect-claim-of-a-stopped-machine")
 def test_machine_that_has_stopped_gets_no_job_for_its_older_claim(machine, engine, enqueue):
     """Some servers do not notice that a machine has closed the connection of a waiting claim."""
     one = machine()
