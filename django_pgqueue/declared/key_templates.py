@@ -45,7 +45,7 @@ def names_in(template: str) -> tuple[str, ...]:
 
 
 def name_without_braces(template: str, names: Collection[str]) -> str:
-    """Return the argument that a text without fields seems to mean, as in `"order:order_id"`; "" if there is none.
+    """Return the argument whose braces a text seems to have forgotten, as in `"order:order_id"`; "" if there is none.
 
     A text such as `"order"` is not taken for one, although an argument can have this name: it can be a whole key.
     """

@@ -1,4 +1,4 @@
-"""A count with its noun, for the English texts of commands and logs. Texts of pages use `ngettext` instead."""
+"""Write a count with its noun, for the English texts of commands and logs. Pages use `ngettext` instead."""
 
 from __future__ import annotations
 

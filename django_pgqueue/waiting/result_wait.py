@@ -55,7 +55,7 @@ def wait(job: Job, timeout: Duration, why: Callable[[Job], str] = lambda job: ""
     Args:
         job: The job to wait for. It is refreshed from the database when it is finished.
         timeout: How long to wait at most, in seconds or as a timedelta.
-        why: Returns why a job has not finished, for the message of `TimeoutError`. It raises nothing.
+        why: Returns why a job has not finished, for the message of `TimeoutError`. It must not raise an error.
 
     Returns:
         The result of the job.

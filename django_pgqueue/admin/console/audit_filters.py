@@ -54,7 +54,7 @@ class FoundEntries(NamedTuple):
 
     Attributes:
         entries: The entries of the page.
-        older: The next page has the entries before the one with this number. None: there is none.
+        older: The number of the oldest entry here. The next page has the entries before it. None: there are no more.
         stopped_at: The page reads no entry before the one with this number, although there are more. None: it has read
             all of them, or is full.
     """

@@ -1,7 +1,7 @@
 """The page that asks which values of finished jobs to erase, and the erasure of those that have not changed since.
 
 `job.actions` shows it, for one job and for selected ones. `history.erase()` erases the values and writes the audit. The
-preview of a bulk act asks in its own form, for the same kinds of values, and shows the same notes.
+preview of a bulk act has a form of its own, with the same kinds of values and the same notes.
 """
 
 from __future__ import annotations

@@ -82,21 +82,9 @@ class JobOperation(Operation):
         why = stats.why(job.pk, databases.chosen(request), time_text=full_date)
         if why.reason is not stats.Reason.DEPENDENCY_FAILED:
             return None
-        back = back_of(request) or page_url(request, "job_change", job.pk)
-        return form_page(
-            request,
-            site,
-            forms.Form(),
-            title=_("Run %(job)s although a job that it depends on has failed?") % {"job": visible(str(job))},
-            submit=_("Yes, run it"),
-            back=back,
-            notes=[
-                why.sentence,
-                _("If it needs the result of that job, it fails. To run both, retry the job that has failed first."),
-            ],
-            hidden=shown.hidden(seen) + shown.hidden_input(confirmation.FIELD, 1) + shown.hidden_input("back", back),
-            is_dangerous=True,
-        )
+        title = _("Run %(job)s although a job that it depends on has failed?") % {"job": visible(str(job))}
+        advice = _("If it needs the result of that job, it fails. To run both, retry the job that has failed first.")
+        return _question(request, job, seen, site, title, _("Yes, run it"), [why.sentence, advice])
 
     def ask_many(
         self, request: HttpRequest, seen: Mapping[int, Seen], site: AdminSite, edited: Mapping[int, int | None]
@@ -180,21 +168,12 @@ class CancelOperation(JobOperation):
     def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
         if confirmation.is_given(request) or seen[job.pk].state != State.RUNNING:
             return None
-        back = back_of(request) or page_url(request, "job_change", job.pk)
-        return form_page(
-            request,
-            site,
-            forms.Form(),
-            title=_("Stop %(job)s, which is running?") % {"job": visible(str(job))},
-            submit=_("Yes, stop it"),
-            back=back,
-            notes=[
-                _("Its task is stopped in the middle. Its effects outside the database stay."),
-                _("The job is then cancelled, and is not tried again. You can retry it afterwards."),
-            ],
-            hidden=shown.hidden(seen) + shown.hidden_input(confirmation.FIELD, 1) + shown.hidden_input("back", back),
-            is_dangerous=True,
-        )
+        notes = [
+            _("Its task is stopped in the middle. Its effects outside the database stay."),
+            _("The job is then cancelled, and is not tried again. You can retry it afterwards."),
+        ]
+        title = _("Stop %(job)s, which is running?") % {"job": visible(str(job))}
+        return _question(request, job, seen, site, title, _("Yes, stop it"), notes)
 
 
 @dataclass(frozen=True)
@@ -267,6 +246,24 @@ class EraseOperation(AskingOperation):
         changed = erase(request, seen) if seen else []
         self.log(request, changed, len(seen))
         return [job.pk for job in changed]
+
+
+def _question(
+    request: HttpRequest,
+    job: Job,
+    seen: Mapping[int, Seen],
+    site: AdminSite,
+    title: str,
+    submit: str,
+    notes: list[str],
+) -> HttpResponse:
+    """Return the page that asks about one job. Its answer leads back to the page on which the button was."""
+    back = back_of(request) or page_url(request, "job_change", job.pk)
+    hidden = shown.hidden(seen) + shown.hidden_input(confirmation.FIELD, 1) + shown.hidden_input("back", back)
+    form = forms.Form()
+    return form_page(
+        request, site, form, title=title, submit=submit, back=back, notes=notes, hidden=hidden, is_dangerous=True
+    )
 
 
 def _same_action(request: HttpRequest, seen: Mapping[int, Seen]) -> SafeString:
