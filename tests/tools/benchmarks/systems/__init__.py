@@ -3,6 +3,7 @@
 from tests.tools.benchmarks.systems import (
     bare,
     celery,
+    celery_django,
     chunked,
     commit_first,
     create,
@@ -50,5 +51,6 @@ SYSTEMS: dict[str, System] = {
         dj_queue.SYSTEM,
         graphile_worker.SYSTEM,
         celery.SYSTEM,
+        celery_django.SYSTEM,
     )
 }
