@@ -14,6 +14,8 @@ from django_pgqueue import __version__, stats
 from django_pgqueue.display import number
 from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.stats.causes.worker_states import MIXED_SECONDS, mix_of
+from django_pgqueue.stats.fleet import read_workers
 
 from .findings import Level, Result, check, listed, ok, quoted, span
 from .session import Session
@@ -81,8 +83,8 @@ def _stale_workers(session: Session) -> Result:
 
 @check(
     "worker_versions",
-    "Warning: running workers have different versions of this package. Info: they have another version than this "
-    "process.",
+    "Warning: running workers have different versions of this package, or have run different releases of the project "
+    f"for {MIXED_SECONDS / 60:.0f} min. Info: they have another version than this process.",
     gettext_lazy("An unfinished deploy keeps old code running, which does not know new tasks."),
 )
 def _worker_versions(session: Session) -> Result:
@@ -97,13 +99,22 @@ def _worker_versions(session: Session) -> Result:
         return Result(Level.WARNING, what, _("Restart the workers that still run the old version."), data)
     if not versions:
         return ok(_("No worker is running."), **data)
+    seconds, releases = mix_of([each for each in read_workers(session.connection, []) if each.is_live])
+    data["releases"] = sorted(releases)
+    if seconds >= MIXED_SECONDS:
+        what = _("Workers have run %(count)s releases for %(span)s: %(releases)s.") % {
+            "count": number(len(releases)),
+            "span": span(seconds),
+            "releases": listed(data["releases"]),
+        }
+        return Result(Level.WARNING, what, _("Finish the deploy, or restart the workers of the old release."), data)
     if versions != [__version__]:
         what = _("The workers run version %(version)s, and this process %(own)s.") % {
             "version": quoted(versions[0]),
             "own": quoted(__version__),
         }
         return Result(Level.INFO, what, _("Restart the workers, if their deploy is finished."), data)
-    return ok(_("All workers run the version of this process."), **data)
+    return ok(_("All workers run the django_pgqueue version of this process."), **data)
 
 
 @check(

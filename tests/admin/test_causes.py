@@ -15,10 +15,20 @@ from django.utils import timezone
 
 from django_pgqueue import control
 from django_pgqueue.lifecycle import rollups
-from django_pgqueue.models import AuditEntry, Pause, Schedule, ScheduleRun, Worker
+from django_pgqueue.models import (
+    AuditEntry,
+    Execution,
+    JobBatch,
+    JobDependency,
+    Pause,
+    Schedule,
+    ScheduleRun,
+    Worker,
+)
 from django_pgqueue.stats import CauseKind
 from django_pgqueue.stats.causes import current
 from django_pgqueue.worker.completion.attempt_counter import Tally
+from tests import helpers
 from tests.app import tasks
 
 from .conftest import JobMaker
@@ -153,7 +163,7 @@ def test_index_page_of_django_shows_the_first_causes(
         make_job(queue_name=f"queue{number}", run_after=PAST)
     text = operator.get(INDEX).content.decode()
     assert text.count("an operator has paused the queue queue") == 5
-    assert "2 more" in text and PAGE in text
+    assert ">2 more causes</a>" in text and PAGE in text
     assert "what is wrong now" not in operator.get("/admin/auth/").content.decode(), "it extends the index page"
     assert operator.get("/admin/?database=nobody").status_code == 200
     other = Client()
@@ -202,6 +212,48 @@ def test_each_kind_of_cause_has_a_link_and_most_have_an_act(
     assert acts == set(kinds) - {CauseKind.QUEUE_NOT_SERVED}
     [blocked] = [row for row in answer.context["causes"] if row["cause"].kind is CauseKind.BLOCKED_BY_DEAD]
     assert str(dead.pk) in blocked["acts"][0].url
+
+
+def test_causes_of_workers_and_workflows_link_their_pages(
+    worker: Worker, make_job: JobMaker, client_of: Callable[..., Client], make_user: Callable[..., User]
+) -> None:
+    operator = client_of("view_job", "view_jobbatch", "view_worker", "retry_job")
+    now, batch = timezone.now(), JobBatch.objects.create()
+    long_ago = now - timedelta(hours=1)
+    Worker.objects.filter(pk=worker.pk).update(release="v1", started_at=long_ago)
+    silent = {"last_heartbeat_at": now - timedelta(minutes=9)}
+    for host, columns in (("vm", {"release": "v2"}), ("lost", silent)):
+        Worker.objects.create(
+            hostname=host, pid=8, supervisor_pid=6, version="1", concurrency=1, started_at=long_ago, **columns
+        )
+    root = make_job("dead", task_name="app.pay", in_graph=True, batch_id=batch.pk)
+    after = make_job("cancelled", task_name="app.send", in_graph=True, batch_id=batch.pk)
+    JobDependency.objects.create(job=after, needs=root, policy="cancel", has_cancelled=True)
+    tally = Tally(Counter(succeeded=40))
+    tally.add_times([], [1.0] * 40)
+    names = {"queue_name": "default", "task_name": "app.export", "exception_class": ""}
+    rollups.append_rollups(connection, [{**names, **tally.columns()}], 60.0)
+    hanging = make_job(task_name="app.export", run_after=PAST)
+    helpers.claim_one(connection, worker_id=worker.pk)
+    Execution.objects.filter(job_id=hanging.pk).update(started_at=long_ago)
+    answer = operator.get(PAGE)
+    found = {row["cause"].kind: row for row in answer.context["causes"]}
+    links = {kind: row["link"].url for kind, row in found.items()}
+    assert links == {
+        CauseKind.JOB_HANGING: "/admin/pgqueue/job/?state=running&task=app.export",
+        CauseKind.WORKFLOW_FAILED: f"/admin/pgqueue/jobbatch/{batch.pk}/change/#pgqueue-graph",
+        CauseKind.WORKER_LOST: "/admin/pgqueue/worker/",
+        CauseKind.MIXED_RELEASES: "/admin/pgqueue/worker/",
+    }
+    acts = {kind: [act.url for act in found[kind]["acts"]] for kind in found}
+    assert acts[CauseKind.JOB_HANGING] == [f"/admin/pgqueue/job/{hanging.pk}/change/"]
+    assert "action=retry" in acts[CauseKind.WORKFLOW_FAILED][0] and "app.pay" in acts[CauseKind.WORKFLOW_FAILED][0]
+    for url in {*links.values(), *(url for urls in acts.values() for url in urls)}:
+        assert operator.get(url).status_code == 200, url
+    other = Client()
+    other.force_login(make_user("view_job", name="ada"))
+    [row] = [row for row in rows_of(other) if "workflow failed in" in row]
+    assert f"/admin/pgqueue/job/{root.pk}/change/" in row, "without the page of batches"
 
 
 def test_many_late_schedules_link_their_list(operator: Client, worker: Worker) -> None:

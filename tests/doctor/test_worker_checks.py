@@ -103,6 +103,15 @@ def test_worker_versions_that_differ_are_reported():
     assert_finding(find("worker_versions"), Level.INFO, "'0.0.9'")
 
 
+def test_worker_versions_warn_of_mixed_releases():
+    """The version of the package alone says nothing about the project's own code."""
+    add_worker(release="v1", started_at=timezone.now() - 60 * MINUTE)
+    new = add_worker(release="v2", started_at=timezone.now() - 10 * MINUTE)
+    assert_finding(find("worker_versions"), Level.OK, "version of this process")
+    Worker.objects.filter(pk=new.pk).update(started_at=timezone.now() - 20 * MINUTE)
+    assert_finding(find("worker_versions"), Level.WARNING, "2 releases for 20 min", "'v1', 'v2'")
+
+
 def test_unserved_queues_are_those_that_no_worker_serves(make_job):
     assert_finding(find("unserved_queues"), Level.INFO, "No worker is running")
     make_job(queue_name="reports", run_after=timezone.now() - 5 * MINUTE)

@@ -186,8 +186,13 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"pgqueue_rollup_starts", "pgqueue_job_task"},
     ),
     "DEAD_DEPENDENCIES": (
-        {"limit": LIMIT, "dependents": 10, "tasks": 20},
+        {"limit": LIMIT, "dependents": 10, "tasks": 20, "seconds": 86400.0},
         {"pgqueue_job_dead", "pgqueue_dependency_needs", "pgqueue_job_pkey"},
+    ),
+    "RUN_TIMES": ({"seconds": 3600.0, "task_names": ["task"]}, {"pgqueue_rollup_starts"}),
+    "LONG_RUNNING": (
+        {"task_names": ["task0", "task1"], "limits_seconds": [300.0, 600.0], "limit": LIMIT},
+        {"pgqueue_job_running"},
     ),
     "ACKNOWLEDGED_DEPENDENCIES": (
         {"limit": LIMIT, "edges": LIMIT, "tasks": 20},

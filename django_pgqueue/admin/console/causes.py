@@ -98,6 +98,16 @@ def _dead_job(request: HttpRequest, cause: Cause) -> CauseLink:
     return CauseLink(_("Dead job"), page_url(request, "job_change", cause.job_id) if cause.job_id else "")
 
 
+def _running_jobs(request: HttpRequest, cause: Cause) -> CauseLink:
+    of_task = cause.kind is CauseKind.JOB_HANGING
+    return CauseLink(_("Running jobs"), jobs_url(request, "running", **{"task" if of_task else "queue": cause.name}))
+
+
+def _workflow(request: HttpRequest, cause: Cause) -> CauseLink:
+    url = allowed_url(request, "jobbatch_change", cause.batch_id) if cause.batch_id else ""
+    return CauseLink(_("Workflow"), f"{url}#pgqueue-graph") if url else _dead_job(request, cause)
+
+
 def _incident(request: HttpRequest, cause: Cause) -> CauseLink:
     return CauseLink(_("Dead letters of the past hour"), jobs_url(request, "dead", task=cause.name, since="hour"))
 
@@ -121,9 +131,11 @@ LINKS: Final[dict[CauseKind, Callable[[HttpRequest, Cause], CauseLink]]] = {
     ),
     CauseKind.QUEUE_PAUSED: _queue,
     CauseKind.TASK_PAUSED: _paused_jobs,
-    CauseKind.SLOTS_BUSY: lambda request, cause: CauseLink(
-        _("Running jobs"), jobs_url(request, "running", queue=cause.name)
-    ),
+    CauseKind.SLOTS_BUSY: _running_jobs,
+    CauseKind.JOB_HANGING: _running_jobs,
+    CauseKind.WORKER_LOST: _workers,
+    CauseKind.MIXED_RELEASES: _workers,
+    CauseKind.WORKFLOW_FAILED: _workflow,
     **dict.fromkeys((CauseKind.SCHEDULE_FAILED, CauseKind.SCHEDULE_LATE, CauseKind.SCHEDULE_FAILING), _schedule),
     **dict.fromkeys(
         (
@@ -142,11 +154,11 @@ LINKS: Final[dict[CauseKind, Callable[[HttpRequest, Cause], CauseLink]]] = {
 def _acts(request: HttpRequest, cause: Cause) -> list[CauseLink]:
     """Return the pages of acts that help: previews and forms, which ask before they change anything."""
     if cause.kind in LABELS_OF_JOBS and cause.job_id is not None:
-        return [CauseLink(LABELS_OF_JOBS[cause.kind], _dead_job(request, cause).url)]
+        return [CauseLink(LABELS_OF_JOBS[cause.kind], page_url(request, "job_change", cause.job_id))]
     if cause.kind is CauseKind.BLOCKED_BY_DEAD:
         label = _("Retry the dead job…") if acts.RETRY.is_allowed(request.user) else _("Dead job")
         return [CauseLink(label, _dead_job(request, cause).url)]
-    if cause.kind in (CauseKind.DEPENDENCY_FAILED, CauseKind.TASK_FAILING):
+    if cause.kind in (CauseKind.DEPENDENCY_FAILED, CauseKind.WORKFLOW_FAILED, CauseKind.TASK_FAILING):
         retry = CauseLink(_("Retry…"), _preview(request, TransitionName.RETRY, state=State.DEAD, task=cause.name))
         return [retry, _schedule(request, cause)] if cause.schedule_id is not None else [retry]
     if cause.kind in (CauseKind.LIMIT_UNDECLARED, CauseKind.UNKNOWN_TASK):
@@ -160,6 +172,7 @@ def _acts(request: HttpRequest, cause: Cause) -> list[CauseLink]:
 
 LABELS_OF_JOBS: Final = {
     CauseKind.KEY_ORDER: _("First job"),
+    CauseKind.JOB_HANGING: _("Longest running job"),
     CauseKind.SCHEDULE_LATE: _("Job of the run before"),
     CauseKind.SCHEDULE_FAILING: _("Latest dead job"),
 }

@@ -25,12 +25,16 @@ class CauseKind(StrEnum):
     LIMIT_UNDECLARED = "limit undeclared"
     LOST = "lost"
     """The leases of running jobs are over, and no worker has rescued them."""
+    WORKER_LOST = "worker lost"
+    """A worker process ended without a stop within the last hour, and no other one has started on its host since."""
     BLOCKED_BY_DEAD = "blocked by dead"
     """A dead job of an ordered key comes first, and waits for an operator."""
     DEPENDENCY_FAILED = "dependency failed"
     """Jobs of workflows wait for a dead job."""
     DEPENDENCY_ACKNOWLEDGED = "dependency acknowledged"
     """Jobs of workflows wait for a dead job that somebody has acknowledged, which does not end their wait."""
+    WORKFLOW_FAILED = "workflow failed"
+    """Jobs of workflows were cancelled, because a job before them died within the last 24 hours."""
     SCHEDULE_FAILED = "schedule failed"
     """A schedule could not be fired."""
     SCHEDULE_LATE = "schedule late"
@@ -48,9 +52,13 @@ class CauseKind(StrEnum):
     """The first job of an ordered key is due later, and the others wait for it."""
     KEY_HELD = "key held"
     """A limit key is held, because a task raised `Throttled`."""
+    JOB_HANGING = "job hanging"
+    """Jobs run for much longer than the other attempts of their task."""
     SLOTS_BUSY = "slots busy"
     LIMIT_SLOTS = "limit slots"
     LIMIT_RATE = "limit rate"
+    MIXED_RELEASES = "mixed releases"
+    """Live workers have run different releases for 15 minutes."""
     ONE_KEY = "one key"
     """Nearly all due jobs of a limit have one key."""
 
@@ -88,6 +96,7 @@ class Cause:
         limit_key: The limit key, if it concerns only one, and if keys were asked for.
         pause: The pause that holds the jobs, or that of a task whose jobs died.
         job_id: A job to look at: the dead job in the way, for example.
+        batch_id: The workflow of the job, if it failed.
         schedule_id: The schedule. Of a failing task, the one whose latest jobs are among those that died.
         is_urgent: Whether it lasts until somebody acts, and nobody has caused it on purpose.
     """
@@ -99,6 +108,7 @@ class Cause:
     limit_key: str | None = None
     pause: PauseStats | None = None
     job_id: int | None = None
+    batch_id: int | None = None
     schedule_id: int | None = None
     is_urgent: bool = False
 

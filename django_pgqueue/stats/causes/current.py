@@ -23,7 +23,7 @@ from django_pgqueue.stats.overall import overview_of, workers_of
 from django_pgqueue.stats.sentences import utc_text
 from django_pgqueue.stats.unread import Figures, read_each
 
-from . import failed_jobs, limited_jobs, waiting_jobs
+from . import failed_jobs, limited_jobs, waiting_jobs, worker_states
 from .cause import Cause, ranked
 from .facts import Facts, read_facts
 from .words import Words
@@ -44,7 +44,11 @@ SOURCES: Final = (
     limited_jobs.held_jobs,
     limited_jobs.single_keys,
     failed_jobs.lost_jobs,
+    worker_states.lost_workers,
+    worker_states.mixed_releases,
+    worker_states.hanging_jobs,
     failed_jobs.dead_dependencies,
+    failed_jobs.failed_workflows,
     failed_jobs.acknowledged_dependencies,
     failed_jobs.failing_tasks,
     failed_jobs.died_jobs,
@@ -67,7 +71,7 @@ def causes(
     """Return why jobs do not run or fail now, the most important cause first.
 
     The answer comes from a reading that is at most five seconds old, also inside a transaction. A new one runs two
-    read-only statements more than `overview()`, and up to five further ones if there is more to say. Their cost is
+    read-only statements more than `overview()`, and up to seven further ones if there is more to say. Their cost is
     bounded, however many jobs, keys, schedules and failures there are. The sentences are in the active language.
 
     Args:

@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Final, NamedTuple, TypeVar
 
 from django_pgqueue.db.statements import execute
-from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.settings.conf import DAY_SECONDS, get_settings
+from django_pgqueue.states import State
 from django_pgqueue.stats.answers import NONE, Count, Overview, WorkerStats
 from django_pgqueue.stats.depths import DepthReading, read_ready_unlimited
 from django_pgqueue.stats.fleet import OpenGroup, Pauses
@@ -23,6 +24,7 @@ from django_pgqueue.stats.ownership import other_installation
 
 from . import queries
 from .cause import CauseKind
+from .long_running import HangingJobs, read_hanging
 
 HOUR_SECONDS: Final = 3600.0
 LEAST_DEAD: Final = 3
@@ -101,12 +103,25 @@ class DeadDependencies(NamedTuple):
     is_cut: bool
 
 
+class FailedWorkflows(NamedTuple):
+    """The dead jobs of one task because of which jobs of workflows were cancelled, and how many were directly."""
+
+    task_name: str
+    dead: int
+    first_id: int
+    batch_id: int | None
+    cancelled: int
+    is_cut: bool
+    workflows: int
+
+
 SOURCES_OF_KINDS: Final = {
     "dead": (CauseKind.JOBS_DIED,),
     "failing tasks": (CauseKind.TASK_FAILING,),
     "failing schedules": (CauseKind.SCHEDULE_FAILED, CauseKind.SCHEDULE_LATE, CauseKind.SCHEDULE_FAILING),
-    "dead dependencies": (CauseKind.DEPENDENCY_FAILED,),
+    "dead dependencies": (CauseKind.DEPENDENCY_FAILED, CauseKind.WORKFLOW_FAILED),
     "acknowledged dependencies": (CauseKind.DEPENDENCY_ACKNOWLEDGED,),
+    "hanging jobs": (CauseKind.JOB_HANGING,),
 }
 """The figures of which some kinds of causes are made, by their names in `Overview.unread`."""
 
@@ -121,6 +136,8 @@ class Facts:
     live_workers: list[WorkerStats]
     silent_workers: list[WorkerStats]
     """Workers that have not stopped and sent no heartbeat for a lease, and whose jobs are not rescued."""
+    ended_workers: list[WorkerStats]
+    """Workers of a supervisor that have not stopped and sent no heartbeat for a lease, within the last hour."""
     open_groups: list[OpenGroup]
     paused: dict[str, Count]
     """The due jobs of each paused task, by the name of its pause, without those of paused queues."""
@@ -137,6 +154,8 @@ class Facts:
     schedules: list[FailingSchedule] = field(default_factory=list)
     dead_dependencies: list[DeadDependencies] = field(default_factory=list)
     acknowledged_dependencies: list[DeadDependencies] = field(default_factory=list)
+    failed_workflows: list[FailedWorkflows] = field(default_factory=list)
+    hanging: list[HangingJobs] = field(default_factory=list)
     dead_by_task: Mapping[str, int] = field(default_factory=dict)
     """The jobs of each task that died within a day, by the names in their rows."""
 
@@ -144,11 +163,12 @@ class Facts:
 def read_facts(reading: DepthReading, workers: list[WorkerStats], overview: Overview, read_at: datetime) -> Facts:
     """Read the facts. Runs two read-only statements, and more only if there is more to say.
 
-    That is one if workers release jobs, one if jobs wait for others and one more if dead jobs exist too, and two if no
-    worker is live.
-    If the workers keep no statistics, no task counts as failing.
+    That is one if workers release jobs, one if jobs wait for others, one if jobs died within a day or block others, two
+    if no worker is live, and two if a job runs for long. If the workers keep no statistics, no task counts as failing,
+    and no job as hanging.
     """
-    may_read = _may_read(reading)
+    may_read, has_stats = _may_read(reading), get_settings().STATS
+    blocked, failed = _dead_dependencies(reading, overview)
     lost = {group.worker_id for group in reading.open_groups if group.lost}
     facts = Facts(
         overview=overview,
@@ -156,6 +176,7 @@ def read_facts(reading: DepthReading, workers: list[WorkerStats], overview: Over
         pauses=reading.pauses,
         live_workers=[worker for worker in workers if worker.is_live],
         silent_workers=[worker for worker in workers if not worker.is_live and worker.id in lost],
+        ended_workers=[worker for worker in workers if not worker.is_live and _is_ended(worker)],
         open_groups=reading.open_groups,
         paused=_paused(reading),
         unknown=_unknown(_by_task(reading) if overview.unknown.value else ()),
@@ -164,11 +185,11 @@ def read_facts(reading: DepthReading, workers: list[WorkerStats], overview: Over
         other_installation=(
             other_installation(reading.connection) if overview.workers == 0 and overview.unserved_queues else ""
         ),
-        dead_in_a_row=_read(reading, "failing tasks", _dead_in_a_row) if get_settings().STATS else [],
+        dead_in_a_row=_read(reading, "failing tasks", _dead_in_a_row) if has_stats else [],
+        hanging=_read(reading, "hanging jobs", read_hanging) if has_stats else [],
         schedules=_read(reading, "failing schedules", _schedules) if may_read else [],
-        dead_dependencies=_read(reading, "dead dependencies", _dead_dependencies)
-        if overview.waiting.value and overview.dead.value
-        else [],
+        dead_dependencies=blocked,
+        failed_workflows=failed,
         acknowledged_dependencies=_read(reading, "acknowledged dependencies", _acknowledged_dependencies)
         if overview.waiting.value
         else [],
@@ -190,7 +211,7 @@ def _unread_kinds(unread: AbstractSet[str], *, may_read_schedules: bool) -> froz
     if not may_read_schedules:
         missing += SOURCES_OF_KINDS["failing schedules"]
     if not get_settings().STATS:
-        missing += SOURCES_OF_KINDS["failing tasks"]
+        missing += (*SOURCES_OF_KINDS["failing tasks"], *SOURCES_OF_KINDS["hanging jobs"])
     return frozenset(missing)
 
 
@@ -236,9 +257,26 @@ def _dead_in_a_row(reading: DepthReading) -> list[DeadInARow]:
     return [DeadInARow(*row) for row in execute(reading.connection, queries.DEAD_IN_A_ROW, params)]
 
 
-def _dead_dependencies(reading: DepthReading) -> list[DeadDependencies]:
-    params = {"limit": DEAD_READ, "dependents": DEPENDENTS_READ, "tasks": LISTED}
-    return [DeadDependencies(*row) for row in execute(reading.connection, queries.DEAD_DEPENDENCIES, params)]
+def _is_ended(worker: WorkerStats) -> bool:
+    """Return whether the heartbeats of a worker ended within the last hour. `pgqueue run` has no supervisor."""
+    return worker.supervisor_pid is not None and worker.heartbeat_age_seconds < HOUR_SECONDS
+
+
+def _dead_dependencies(
+    reading: DepthReading, overview: Overview
+) -> tuple[list[DeadDependencies], list[FailedWorkflows]]:
+    """Return the dead jobs that jobs of workflows wait for, and those because of which such jobs were cancelled."""
+    if not overview.dead_24h.value and not (overview.waiting.value and overview.dead.value):
+        return [], []
+    params = {"limit": DEAD_READ, "dependents": DEPENDENTS_READ, "tasks": LISTED, "seconds": DAY_SECONDS}
+    rows = _read(reading, "dead dependencies", lambda each: execute(each.connection, queries.DEAD_DEPENDENCIES, params))
+    blocked, failed = [], []
+    for task_name, state, dead, first_id, batch_id, jobs, is_cut, workflows in rows:
+        if state == State.WAITING:
+            blocked.append(DeadDependencies(task_name, dead, first_id, jobs, is_cut))
+        else:
+            failed.append(FailedWorkflows(task_name, dead, first_id, batch_id, jobs, is_cut, workflows))
+    return blocked, failed
 
 
 def _acknowledged_dependencies(reading: DepthReading) -> list[DeadDependencies]:

@@ -17,10 +17,10 @@ from django_pgqueue.tasks.registry import in_words
 from .cause import Cause, CauseKind
 from .facts import DEAD_READ, SCHEDULES_LISTED, DeadInARow, Facts, FailingSchedule
 from .words import Words
+from .worker_states import named_workers
 
 LEAST_DIED: Final = 10
 """Jobs that have to die within a day, beside those of other causes, until they are a cause."""
-NAMED_WORKERS: Final = 3
 NAMED_SCHEDULES: Final = 5
 
 
@@ -34,20 +34,8 @@ def lost_jobs(facts: Facts, words: Words) -> Iterator[Cause]:
             "yet.",
             jobs.plural,
         )
-        sentence = text % {"jobs": jobs, "workers": _silent(facts)}
+        sentence = text % {"jobs": jobs, "workers": named_workers(facts.silent_workers) if facts.silent_workers else ""}
         yield Cause(kind=CauseKind.LOST, sentence=sentence, jobs=jobs, is_urgent=True)
-
-
-def _silent(facts: Facts) -> str:
-    """Return which workers are silent, as a part of a sentence in parentheses; "" if none is."""
-    if not facts.silent_workers:
-        return ""
-    text = _("%(host)s:%(pid)d, silent for %(span)s")
-    named = ", ".join(
-        text % {"host": in_words(worker.host), "pid": worker.pid, "span": span_text(worker.heartbeat_age_seconds)}
-        for worker in facts.silent_workers[:NAMED_WORKERS]
-    )
-    return ngettext(" (worker %(workers)s)", " (workers %(workers)s)", len(facts.silent_workers)) % {"workers": named}
 
 
 def dead_dependencies(facts: Facts, words: Words) -> Iterator[Cause]:
@@ -68,6 +56,29 @@ def dead_dependencies(facts: Facts, words: Words) -> Iterator[Cause]:
             name=found.task_name,
             job_id=found.first_id,
             is_urgent=True,
+        )
+
+
+def failed_workflows(facts: Facts, words: Words) -> Iterator[Cause]:
+    """Yield the tasks because of whose dead jobs other jobs of workflows were cancelled."""
+    for found in facts.failed_workflows:
+        text = ngettext(
+            "%(workflows)s failed in the last 24 hours, because a job of %(task)s died: jobs that depend on it were "
+            "cancelled. A retry of the dead job restores them.",
+            "%(workflows)s failed in the last 24 hours, because %(dead)s jobs of %(task)s died: jobs that depend on "
+            "them were cancelled. A retry of the dead jobs restores them.",
+            found.dead,
+        )
+        workflows = Count(found.workflows, facts.overview.dead.value < DEAD_READ)
+        failed = ngettext("%(number)s workflow", "%(number)s workflows", workflows.plural) % {"number": workflows}
+        values = {"workflows": failed, "dead": number(found.dead), "task": in_words(found.task_name)}
+        yield Cause(
+            kind=CauseKind.WORKFLOW_FAILED,
+            sentence=text % values,
+            jobs=Count(found.cancelled, not found.is_cut and workflows.is_exact),
+            name=found.task_name,
+            job_id=found.first_id,
+            batch_id=found.batch_id,
         )
 
 

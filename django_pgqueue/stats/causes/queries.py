@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from django_pgqueue.stats.rollup_queries import VALID
+
 # Count for each task the jobs that died within the last seconds and since its last success, the most first, without
 # those that were acknowledged. At most `jobs` of the latest finished jobs of a task are read for these. If it has more,
 # and some of them were acknowledged, only the dead letters among those that were read count: the count is not exact.
@@ -108,30 +110,38 @@ ORDER BY problem = '', dead DESC, late_seconds DESC, id
 LIMIT %(limit)s
 """
 
-# Count the newest dead jobs of workflows that other jobs wait for, by task: how many they are, the first of them, how
-# many jobs wait for them directly, and whether there can be more of these.
+# Count the newest dead jobs of workflows that other jobs wait for, or that have cancelled other jobs within the last
+# seconds, by task and by what became of the others: how many dead jobs they are, the first of them, its batch, how many
+# jobs depend on them directly, whether there can be more of these, and how many workflows they are.
 #
 # Index: pgqueue_job_dead for the dead jobs, pgqueue_dependency_needs and pgqueue_job_pkey for their dependents
 # Cost:  at most `limit` dead jobs, and at most `dependents` edges of each that is part of a workflow
 DEAD_DEPENDENCIES: Final = """/* pgqueue:dead_dependencies */
-SELECT dead.task_name, count(DISTINCT dead.id), min(dead.id), count(DISTINCT edge.job_id), bool_or(edge.is_cut)
+SELECT dead.task_name, job.state, count(DISTINCT dead.id), min(dead.id), (array_agg(dead.batch_id ORDER BY dead.id))[1],
+       count(DISTINCT edge.job_id), bool_or(edge.is_cut), count(DISTINCT coalesce(dead.batch_id, dead.id))
 FROM (
-    SELECT id, task_name, in_graph
+    SELECT id, task_name, batch_id, in_graph,
+           finished_at >= statement_timestamp() + %(time_shift)s::interval
+               - make_interval(secs => %(seconds)s::float8) AS is_recent
     FROM pgqueue_job
     WHERE state = 'dead' AND finished_at IS NOT NULL AND acknowledged_at IS NULL
     ORDER BY finished_at DESC
     LIMIT %(limit)s
 ) AS dead
 CROSS JOIN LATERAL (
-    SELECT job_id, policy, count(*) OVER () >= %(dependents)s AS is_cut
+    SELECT job_id, policy, has_cancelled, count(*) OVER () >= %(dependents)s AS is_cut
     FROM (
-        SELECT job_id, policy FROM pgqueue_dependency WHERE needs_id = dead.id LIMIT %(dependents)s
+        SELECT job_id, policy, has_cancelled FROM pgqueue_dependency WHERE needs_id = dead.id LIMIT %(dependents)s
     ) AS first
 ) AS edge
 CROSS JOIN LATERAL (SELECT state FROM pgqueue_job WHERE id = edge.job_id LIMIT 1) AS job
-WHERE dead.in_graph AND edge.policy = 'block' AND job.state = 'waiting'
-GROUP BY dead.task_name
-ORDER BY 4 DESC, 1
+WHERE dead.in_graph
+  AND CASE job.state
+      WHEN 'waiting' THEN edge.policy = 'block'
+      WHEN 'cancelled' THEN edge.has_cancelled AND dead.is_recent
+  END
+GROUP BY dead.task_name, job.state
+ORDER BY 6 DESC, 1, 2
 LIMIT %(tasks)s
 """
 
@@ -171,6 +181,50 @@ WHERE dead.state = 'dead' AND dead.acknowledged_at IS NOT NULL
 GROUP BY dead.task_name
 ORDER BY 4 DESC, 1
 LIMIT %(tasks)s
+"""
+
+# Sum the histograms of the run times of some tasks within the last seconds, one row for each bucket.
+#
+# Index: pgqueue_rollup_starts
+# Cost:  the rollup rows of the period, and 0.15 µs for each bucket of these tasks
+RUN_TIMES: Final = """/* pgqueue:run_times */
+SELECT task_name, bucket, sum(count)::bigint
+FROM (
+    SELECT task_name, unnest(run_buckets) AS bucket, unnest(run_counts) AS count
+    FROM pgqueue_rollup
+    WHERE span = ANY ('{part,minute,hour}')
+      AND starts_at >= statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(seconds)s::float8)
+      AND task_name = ANY (%(task_names)s::varchar[])
+) AS run""" + VALID + """
+GROUP BY task_name, bucket
+"""  # fmt: skip # noqa: S608 -- all parts are literals of this package
+
+# Count the started jobs that have run for longer than the limit of their task: how many, for how long at most, and the
+# first of them.
+#
+# Index: pgqueue_job_running, and the primary key of the executions for each entry
+# Cost:  at most `limit` running jobs
+LONG_RUNNING: Final = """/* pgqueue:long_running */
+SELECT running.task_name, count(*), max(running.seconds), (array_agg(running.id ORDER BY running.seconds DESC))[1]
+FROM (
+    SELECT job.id, job.task_name,
+           date_part('epoch', statement_timestamp() + %(time_shift)s::interval - opened.started_at) AS seconds
+    FROM (
+        SELECT id, task_name, execution_id
+        FROM pgqueue_job
+        WHERE state = 'running' AND worker_id IS NOT NULL
+        ORDER BY worker_id, execution_id
+        LIMIT %(limit)s
+    ) AS job
+    CROSS JOIN LATERAL (
+        SELECT started_at FROM pgqueue_execution WHERE id = job.execution_id AND outcome IS NULL LIMIT 1
+    ) AS opened
+) AS running
+JOIN unnest(%(task_names)s::varchar[], %(limits_seconds)s::float8[]) AS given (task_name, limit_seconds)
+    ON given.task_name = running.task_name
+WHERE running.seconds > given.limit_seconds
+GROUP BY running.task_name
+ORDER BY 2 DESC, 1
 """
 
 # Whether the role of this process may read schedules. The role of a worker that fires none may not.

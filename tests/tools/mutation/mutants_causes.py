@@ -77,7 +77,7 @@ CAUSES = [
         ),
         Mutant("schedules that are off fail", "WHERE enabled", "WHERE true", inside="FAILING_SCHEDULES"),
         Mutant("jitter is lateness", " - jitter_seconds", "", inside="FAILING_SCHEDULES"),
-        Mutant("any dependent is blocked", "edge.policy = 'block' AND ", "", inside="DEAD_DEPENDENCIES"),
+        Mutant("any dependent is blocked", "edge.policy = 'block'", "true", inside="DEAD_DEPENDENCIES"),
         Mutant(
             "a dead job in the dead letters is acknowledged",
             "AND dead.acknowledged_at IS NOT NULL",
@@ -112,6 +112,16 @@ CAUSES = [
             "True",
             inside="facts._by_task",
         ),
+    ),
+    *of_tests(
+        ("tests/stats/test_causes_of_workers.py",),
+        Mutant(
+            "a workflow fails for ever", "edge.has_cancelled AND dead.is_recent", "true", inside="DEAD_DEPENDENCIES"
+        ),
+        Mutant("a job hangs without evidence", "counts.total() >= LEAST_ATTEMPTS and ", "", inside="_usual_seconds"),
+        Mutant("a usual job hangs", "FACTOR * p95, most)", "p95)", inside="read_hanging"),
+        Mutant("a lost worker is lost for ever", " and not _is_replaced(each, facts)", "", inside="lost_workers"),
+        Mutant("a deploy mixes releases", "if seconds >= MIXED_SECONDS:", "if seconds:", inside="mixed_releases"),
     ),
     *of_tests(
         ("tests/admin/test_causes.py",),
