@@ -279,6 +279,26 @@ def test_why_of_a_job_between_an_end_and_its_advance() -> None:
     assert sentence(cancelled).endswith("which is dead. A retry of the dead job restores it.")
 
 
+def test_why_of_a_cancelled_job_names_the_job_that_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between both, jobs are cancelled too. A retry of one of these restores nothing."""
+    workflow = Workflow()
+    step = workflow.add(tasks.broken.s())
+    for _ in range(3):
+        step = workflow.add(tasks.note.s("next"), after=[step])
+    workflow.add(tasks.note.s("last"), after=[step], if_dependency_fails="block")
+    workflow.enqueue()
+    ids = workflow.job_ids
+    set_state("dead", ids[0])
+    run_jobs()
+    named = f"#{ids[0]} (tests.graphs.tasks.broken), which is dead"
+    for job_id in ids[1:4]:
+        assert f"because it depends on {named}. A retry of the dead job" in sentence(job_id), job_id
+        assert stats.why(job_id).dependency_ids == (ids[0],)
+    assert sentence(ids[4]) == f"It is blocked until a retry of this succeeds: {named}."
+    monkeypatch.setattr("django_pgqueue.stats.graphs.explanation.FAILED_LIMIT", 1)
+    assert f"because it depends on #{ids[2]} " in sentence(ids[3]), "the search is bounded"
+
+
 def test_why_of_a_job_that_ignores_a_failure_names_what_is_unfinished() -> None:
     workflow = Workflow()
     dead, other = workflow.add(tasks.broken.s()), workflow.add(tasks.number.s(1))

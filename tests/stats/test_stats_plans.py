@@ -179,6 +179,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "DEPENDENCIES_OF_JOB": ({"job_id": 11, "limit": LIMIT}, {"pgqueue_dependency_pkey", "pgqueue_job_pkey"}),
     "DEPENDENTS_OF_JOB": ({"job_id": 7, "limit": LIMIT}, {"pgqueue_dependency_needs", "pgqueue_job_pkey"}),
     "WAITS_OF_JOB": ({"job_id": 11, "limit": LIMIT}, {"pgqueue_dependency_pkey", "pgqueue_job_pkey"}),
+    "ROOTS_OF_JOB": ({"job_id": 11, "limit": LIMIT, "edges": LIMIT}, {"pgqueue_dependency_pkey", "pgqueue_job_pkey"}),
     "NESTED_BATCHES": ({"batch_id": 99, "nodes": 10}, {"pgqueue_batch_parent"}),
     "NEWEST_DEAD": ({"limit": LIMIT, "seconds": 86400.0}, {"pgqueue_job_dead"}),
     "DEAD_IN_A_ROW": (

@@ -15,10 +15,14 @@ from django_pgqueue.stats.answers import Reason
 from django_pgqueue.stats.explained_job import ExplainedJob, FoundReason
 from django_pgqueue.tasks.registry import in_words
 
-from .queries import WAITS_OF_JOB
+from .queries import ROOTS_OF_JOB, WAITS_OF_JOB
 
 LIMIT: Final = 10_000
 """Dependencies of one job that are read at most, the latest ones."""
+FAILED_LIMIT: Final = 100
+"""Failed jobs that are searched for those with which the failure began."""
+EDGES_LIMIT: Final = 1000
+"""Dependencies of each of these that are read."""
 NAMED: Final = 3
 """Dependencies that a sentence names."""
 UNFINISHED: Final = {
@@ -50,11 +54,11 @@ def reason_of_graph(job: ExplainedJob) -> FoundReason | None:
     if not row.in_graph or row.state not in (State.WAITING, State.CANCELLED):
         return None
     groups = [_Dependencies(*found) for found in execute(job.connection, WAITS_OF_JOB, params)]
-    return _cancelled(job, groups) if row.state == State.CANCELLED else _waiting(groups)
+    return _cancelled(job, groups) if row.state == State.CANCELLED else _waiting(job, groups)
 
 
 def _cancelled(job: ExplainedJob, groups: Iterable[_Dependencies]) -> FoundReason | None:
-    causes = [group for group in groups if group.has_cancelled]
+    causes = _roots(job, [group for group in groups if group.has_cancelled])
     if not causes:
         return None
     finished_at = job.row.finished_at
@@ -63,7 +67,15 @@ def _cancelled(job: ExplainedJob, groups: Iterable[_Dependencies]) -> FoundReaso
     return _reason(Reason.DEPENDENCY_FAILED, sentence, causes, finished_at=finished_at)
 
 
-def _waiting(groups: list[_Dependencies]) -> FoundReason:
+def _roots(job: ExplainedJob, failed: list[_Dependencies]) -> list[_Dependencies]:
+    """Return the jobs with which a failure began: a retry of a cancelled dependency alone restores nothing."""
+    if not any(group.state == State.CANCELLED for group in failed):
+        return failed
+    params = {"job_id": job.row.job_id, "limit": FAILED_LIMIT, "edges": EDGES_LIMIT}
+    return [_Dependencies(*found) for found in execute(job.connection, ROOTS_OF_JOB, params)] or failed
+
+
+def _waiting(job: ExplainedJob, groups: list[_Dependencies]) -> FoundReason:
     failed = [group for group in groups if group.state in FAILED and group.policy != FailurePolicy.IGNORE]
     blocking = [group for group in failed if group.policy == FailurePolicy.BLOCK and group.state != "gone"]
     ending = [group for group in failed if group not in blocking]
@@ -73,6 +85,7 @@ def _waiting(groups: list[_Dependencies]) -> FoundReason:
         sentence = text % {"jobs": _named(ending, FAILED)}
         return _reason(Reason.DEPENDENCY_FAILED, sentence, ending)
     if blocking:
+        blocking = _roots(job, blocking)
         also = _("It also waits for %(jobs)s.") % {"jobs": _named(unfinished, UNFINISHED)}
         text = _("It is blocked until a retry of this succeeds: %(jobs)s.") % {"jobs": _named(blocking, FAILED)}
         sentence = f"{text} {also}" if unfinished else text

@@ -77,6 +77,51 @@ FROM (
 GROUP BY needed.state, needed.policy
 """
 
+# Count the failed jobs by which the cancellation of a job began, or that block it, by their states, with the first of
+# each: those that are dead or were removed, and those that no dependency has cancelled.
+#
+# Index: pgqueue_dependency_pkey, and pgqueue_job_pkey for each edge
+# Cost:  at most `limit` jobs on the way, and the latest `edges` edges of each
+ROOTS_OF_JOB: Final = """/* pgqueue:roots_of_job */
+WITH RECURSIVE failed AS (
+    SELECT edge.needs_id AS id
+    FROM (
+        SELECT needs_id, policy, has_cancelled
+        FROM pgqueue_dependency
+        WHERE job_id = %(job_id)s::bigint
+        ORDER BY needs_id DESC
+        LIMIT %(edges)s
+    ) AS edge
+    WHERE has_cancelled OR policy = 'block'
+    UNION
+    SELECT edge.needs_id
+    FROM failed
+    CROSS JOIN LATERAL (
+        SELECT needs_id, has_cancelled
+        FROM pgqueue_dependency
+        WHERE job_id = failed.id
+        ORDER BY needs_id DESC
+        LIMIT %(edges)s
+    ) AS edge
+    WHERE edge.has_cancelled
+)
+SELECT state, 'cancel' AS policy, count(*), true, (array_agg(id ORDER BY id))[1:3],
+       (array_agg(task_name ORDER BY id))[1:3]
+FROM (
+    SELECT first.id, coalesce(job.state, 'gone') AS state, coalesce(job.task_name, '') AS task_name
+    FROM (SELECT id FROM failed LIMIT %(limit)s) AS first
+    LEFT JOIN LATERAL (SELECT task_name, state FROM pgqueue_job WHERE id = first.id LIMIT 1) AS job ON true
+    CROSS JOIN LATERAL (
+        SELECT coalesce(bool_or(has_cancelled), false) AS has_cancelled
+        FROM (
+            SELECT has_cancelled FROM pgqueue_dependency WHERE job_id = first.id ORDER BY needs_id DESC LIMIT %(edges)s
+        ) AS edge
+    ) AS above
+    WHERE coalesce(job.state, 'gone') IN ('dead', 'gone') OR job.state = 'cancelled' AND NOT above.has_cancelled
+) AS root
+GROUP BY state
+"""
+
 # Count the first waiting jobs by queue and task.
 #
 # Index: pgqueue_job_waiting, and the row of each entry
