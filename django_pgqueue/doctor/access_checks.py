@@ -70,7 +70,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT, INSERT, DELETE, UPDATE (held_until) ON pgqueue_limit_state",
         "USAGE ON pgqueue_limit_state_id_seq",
         "SELECT, DELETE ON pgqueue_limit_override",
-        "SELECT, INSERT, DELETE, UPDATE (opened_at, after_execution_id) ON pgqueue_open_breaker",
+        "SELECT, INSERT, DELETE, UPDATE (after_execution_id, probes_failed, probed_at) ON pgqueue_open_breaker",
         "SELECT, INSERT, DELETE, UPDATE (ended_at) ON pgqueue_breaker_count",
         "SELECT, INSERT ON pgqueue_installation",
         "SELECT, INSERT, DELETE, UPDATE (first_lines, last_lines, cut_lines) ON pgqueue_execution_log",

@@ -315,6 +315,8 @@ class Migration(migrations.Migration):
                 ("limit_key", NameField(db_collation="C", max_length=200, verbose_name="limit key")),
                 ("opened_at", models.DateTimeField(db_default=Now(), verbose_name="opened at")),
                 ("after_execution_id", models.BigIntegerField(verbose_name="after execution")),
+                ("probes_failed", models.IntegerField(db_default=0, verbose_name="failed probes")),
+                ("probed_at", models.DateTimeField(null=True, verbose_name="probed at")),
             ],
             options={
                 "verbose_name": "open circuit breaker",
@@ -322,9 +324,14 @@ class Migration(migrations.Migration):
                 "db_table": "pgqueue_open_breaker",
                 "default_permissions": (),
                 "constraints": [
-                    models.CheckConstraint(condition=models.Q(id__lt=2**62), name="pgqueue_open_breaker_numbers"),
+                    models.CheckConstraint(
+                        condition=numbers("probes_failed") & models.Q(id__lt=2**62),
+                        name="pgqueue_open_breaker_numbers",
+                    ),
                     models.UniqueConstraint(fields=("limit_key",), name="pgqueue_open_breaker_key"),
-                    models.CheckConstraint(condition=instants("opened_at"), name="pgqueue_open_breaker_instants"),
+                    models.CheckConstraint(
+                        condition=instants("opened_at", "probed_at"), name="pgqueue_open_breaker_instants"
+                    ),
                 ],
             },
         ),

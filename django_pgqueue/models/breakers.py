@@ -19,9 +19,12 @@ class OpenBreaker(models.Model):
 
     limit_key = models.CharField(_("limit key"), max_length=200, db_collation="C")
     opened_at = InstantField(_("opened at"), db_default=Now())
-    """When it opened, or opened again because a probe failed."""
+    """When it opened first. A probe that fails does not change this."""
     after_execution_id = models.BigIntegerField(_("after execution"))
     """Only executions with a higher id can close it or open it again. The others were claimed before."""
+    probes_failed = models.IntegerField(_("failed probes"), db_default=0)
+    probed_at = InstantField(_("probed at"), null=True)
+    """When the latest probe failed."""
 
     class Meta:
         db_table = "pgqueue_open_breaker"
@@ -29,9 +32,13 @@ class OpenBreaker(models.Model):
         verbose_name_plural = _("open circuit breakers")
         default_permissions = ()
         constraints = [
-            models.CheckConstraint(condition=Q(id__lt=MOST_ID), name="pgqueue_open_breaker_numbers"),
+            models.CheckConstraint(
+                condition=are_numbers("probes_failed") & Q(id__lt=MOST_ID), name="pgqueue_open_breaker_numbers"
+            ),
             models.UniqueConstraint(fields=["limit_key"], name="pgqueue_open_breaker_key"),
-            models.CheckConstraint(name="pgqueue_open_breaker_instants", condition=are_instants("opened_at")),
+            models.CheckConstraint(
+                name="pgqueue_open_breaker_instants", condition=are_instants("opened_at", "probed_at")
+            ),
         ]
 
     def __str__(self) -> str:

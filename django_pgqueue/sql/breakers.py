@@ -96,7 +96,8 @@ opened AS (
                 ELSE probe_id END
     FROM opening
     ON CONFLICT (limit_key) DO UPDATE
-    SET opened_at = excluded.opened_at, after_execution_id = excluded.after_execution_id
+    SET after_execution_id = excluded.after_execution_id, probed_at = excluded.opened_at,
+        probes_failed = pgqueue_open_breaker.probes_failed + 1
 ),
 paused AS (
     INSERT INTO pgqueue_pause (kind, name, paused_at, paused_until, paused_by, reason)
@@ -184,7 +185,7 @@ SELECT count(*) FROM gone
 # Caller: lifecycle.breakers.prune_breakers()
 PRUNE_OPEN_BREAKERS: Final = """/* pgqueue:prune_open_breakers */
 DELETE FROM pgqueue_open_breaker
-WHERE opened_at < statement_timestamp() + %(time_shift)s::interval
+WHERE coalesce(probed_at, opened_at) < statement_timestamp() + %(time_shift)s::interval
     - make_interval(secs => %(older_than_seconds)s::float8)
   AND (id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint) IS TRUE
 """

@@ -8,7 +8,8 @@ pauses and the jobs that come first. `EXPLAINERS` lists the functions that find 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from contextlib import suppress
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_pgqueue.db.statements import execute
+from django_pgqueue.declared.breakers import PAUSED_BY
 from django_pgqueue.declared.steps import is_endless
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import FINISHED, UNCOUNTED, Outcome, State
 from django_pgqueue.tasks.registry import in_words
 
@@ -132,6 +135,10 @@ def _released(job: ExplainedJob) -> FoundReason:
     )
     cause = sentence_of(row.error or _("they do not know its task"))
     sentence = text % {"time": time_text(row.unknown_since), "cause": cause, "due": time_text(row.run_after)}
+    with suppress(OverflowError):
+        dead_at = time_text(row.unknown_since + timedelta(seconds=get_settings().UNKNOWN_TASK_LIMIT))
+        until = _("If no worker can run it, the first attempt after %(time)s makes it dead.") % {"time": dead_at}
+        sentence = f"{sentence} {until}"
     return FoundReason(Reason.UNKNOWN_TASK, sentence, {"unknown_since": row.unknown_since, "error": row.error or ""})
 
 
@@ -210,7 +217,9 @@ def _of_pauses(job: ExplainedJob) -> FoundReason | None:
         return _paused(job, Reason.TASK_PAUSED, what, pauses.of_tasks[row.task_name])
     if row.limit_key is not None and (pause := job.controls.pause_of(row.limit_key)) is not None:
         what = _("the limit %(name)s") % {"name": in_words(pause.name)}
-        return _paused(job, Reason.LIMIT_PAUSED, what, pause)
+        found = _paused(job, Reason.LIMIT_PAUSED, what, pause)
+        opened = job.controls.open_breakers.get(row.limit_key) if pause.by == PAUSED_BY else None
+        return found if opened is None else found._replace(sentence=f"{found.sentence} {opened.text(job.time_text)}")
     return None
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_pgqueue.declared.breakers import PAUSED_BY
+from django_pgqueue.display import number
 from django_pgqueue.states import Pausable
 from django_pgqueue.tasks.registry import in_words
 
@@ -33,6 +34,26 @@ def paused_text(what: str, pause: PauseStats, time_text: Callable[[datetime], st
     ]
     cause = f": {pause.reason.rstrip('.')}" if pause.reason else ""
     return f"{text % {'what': what}}{cause} ({', '.join(details)})."
+
+
+class OpenedAt(NamedTuple):
+    """When an open circuit breaker opened first, and how many of its probes have failed since."""
+
+    at: datetime
+    probes_failed: int
+
+    def text(self, time_text: Callable[[datetime], str]) -> str:
+        """Return both as a sentence."""
+        sentence = (
+            ngettext(
+                "The breaker has been open since %(time)s, and %(number)s probe has failed since then.",
+                "The breaker has been open since %(time)s, and %(number)s probes have failed since then.",
+                self.probes_failed,
+            )
+            if self.probes_failed
+            else _("The breaker has been open since %(time)s.")
+        )
+        return sentence % {"time": time_text(self.at), "number": number(self.probes_failed)}
 
 
 def unserved_text(live_workers: int, queue_name: str) -> str:

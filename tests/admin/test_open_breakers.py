@@ -75,6 +75,13 @@ def test_page_of_paused_key_says_that_it_is_probed_later(operator: Client, make_
     assert "breaker open" in of_key and OPEN in of_key and PROBES not in of_key
 
 
+def test_page_says_since_when_a_breaker_is_open(operator: Client, make_job: JobMaker) -> None:
+    make_job(limit_key="site:a")
+    OpenBreaker.objects.update(opened_at="2026-01-01 12:00Z", probes_failed=2)
+    of_key = plain(rows_of(text_of(operator, OF_LIMIT, limit="site"))["a"])
+    assert "The breaker has been open since 2026-01-01 12:00:00, and 2 probes have failed since then." in of_key
+
+
 def test_form_keeps_the_values_of_the_usual_limit(client_of: Callable[..., Client]) -> None:
     engineer = client_of("view_job", "change_limits", "view_arguments")
     text = text_of(engineer, CHANGE, key="site:a")

@@ -300,6 +300,20 @@ def test_failure_of_the_probe_pauses_the_key_again(engine, half_open, monkeypatc
     assert len(half_open.start()) == 1
 
 
+def test_failed_probe_keeps_the_first_opening_and_is_counted(engine, half_open, monkeypatch):
+    """The pause and its reason are those of the latest probe."""
+    first = engine.execute("SELECT opened_at FROM pgqueue_open_breaker").fetchall()
+    for probes in (1, 2):
+        half_open.end(half_open.start(), fails=True)
+        row = "SELECT opened_at, probes_failed, probed_at - opened_at > interval '20 s' FROM pgqueue_open_breaker"
+        assert engine.execute(row).fetchall() == [(*first[0], probes, True)]
+        travel(monkeypatch, 31)
+    breakers.prune_breakers(engine, 60.0)
+    assert open_keys(engine) == ["keyed:a"], "it was probed a moment ago"
+    half_open.end(half_open.start(), fails=False)
+    assert open_keys(engine) == []
+
+
 def test_failures_before_the_opening_do_not_count_after_the_closing(engine, half_open, monkeypatch):
     half_open.end(half_open.start(), fails=False)
     half_open.run("keyed:a", "fff")

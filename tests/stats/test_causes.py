@@ -241,7 +241,7 @@ def test_open_breaker_is_a_cause_paused_or_probing(add_worker, monkeypatch, is_p
     monkeypatch.setitem(LIMITS, "api", limit)
     add_worker()
     add("api", 2)
-    OpenBreaker.objects.create(limit_key="api", after_execution_id=0)
+    OpenBreaker.objects.create(limit_key="api", after_execution_id=0, probes_failed=3)
     if is_paused:
         control.pause(limit_key="api", by=PAUSED_BY, reason="5 attempts failed")
     else:
@@ -253,6 +253,8 @@ def test_open_breaker_is_a_cause_paused_or_probing(add_worker, monkeypatch, is_p
         else "the circuit breaker of the limit api"
     )
     assert expected in cause.sentence
+    assert "The breaker has been open since 20" in cause.sentence
+    assert cause.sentence.endswith(" UTC, and 3 probes have failed since then.")
 
 
 def test_key_with_nearly_all_jobs_of_its_limit_comes_last(add_worker):

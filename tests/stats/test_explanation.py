@@ -12,6 +12,7 @@ from django_pgqueue.models import Job
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, Reason
 from django_pgqueue.stats.limits import ready
+from django_pgqueue.stats.sentences import utc_text
 from tests import helpers
 from tests.documents import plain, table
 from tests.stats.limited_jobs import add
@@ -102,6 +103,8 @@ def test_why_job_of_unknown_task_shows_the_error(connection):
     completions.release(connection, [released], unknown=True)
     found = assert_why(job.job_id, Reason.UNKNOWN_TASK, "no task 'shop.charge'.", "again at")
     assert found.unknown_since is not None
+    dead_at = utc_text(found.unknown_since + timedelta(hours=1))
+    assert f"If no worker can run it, the first attempt after {dead_at} makes it dead." in found.sentence
 
 
 def test_why_job_due_later_tells_when(connection):

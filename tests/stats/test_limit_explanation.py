@@ -105,7 +105,16 @@ def test_why_while_a_breaker_is_open_counts_one_slot(monkeypatch):
     claim("api:a", 1)
     OpenBreaker.objects.create(limit_key="api:a", after_execution_id=0)
     words = (f"1 of 1 are in use (job {probe})", "Its circuit breaker is open, so one job at a time probes the key.")
-    assert_why(waiting, Reason.LIMIT_SLOTS, *words)
+    assert_why(waiting, Reason.LIMIT_SLOTS, *words, "The breaker has been open since 20")
+
+
+def test_why_of_a_breaker_whose_probe_failed_names_the_first_opening(monkeypatch):
+    limit = Limit("api", key="{key}", concurrency=5, breaker=Breaker())
+    monkeypatch.setattr(registry, "_limits", MappingProxyType({**LIMITS, "api": limit}))
+    [job_id] = add("api:a")
+    OpenBreaker.objects.create(limit_key="api:a", after_execution_id=0, probes_failed=1)
+    pauses.pause(connection, Pausable.LIMIT, "api:a", paused_by="circuit breaker", reason="the probe failed")
+    assert_why(job_id, Reason.LIMIT_PAUSED, "The breaker has been open since 20", "1 probe has failed since then.")
 
 
 def test_why_of_key_that_a_breaker_has_paused_names_no_operator():

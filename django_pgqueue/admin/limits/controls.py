@@ -25,6 +25,7 @@ from django_pgqueue.declared.limit_policies import PROBING, KeyPolicy, Override,
 from django_pgqueue.declared.limits import name_of
 from django_pgqueue.models import LimitOverride, OpenBreaker, Pause
 from django_pgqueue.states import Pausable
+from django_pgqueue.stats.sentences import OpenedAt
 from django_pgqueue.tasks import registry
 
 FIELDS: Final[dict[str, Promise | str]] = {
@@ -63,15 +64,15 @@ def controls_of(request: HttpRequest, alias: str, limit_keys: Iterable[str]) -> 
     pauses = {row.name: row for row in pauses_in_force(alias).filter(name__in=names)}
     overrides = {row.limit_key: row for row in overrides_in_force(alias).filter(limit_key__in=names)}
     opened = open_breakers(alias, keys)
-    return {key: _controls(request, key, pauses, overrides, is_open=key in opened) for key in keys}
+    return {key: _controls(request, key, pauses, overrides, opened.get(key)) for key in keys}
 
 
-def open_breakers(alias: str, limit_keys: Iterable[str]) -> set[str]:
-    """Return those of some keys whose circuit breakers are open. Without a breaker in the code, read nothing."""
+def open_breakers(alias: str, limit_keys: Iterable[str]) -> dict[str, OpenedAt]:
+    """Return the open circuit breakers of some keys. Without a breaker in the code, read nothing."""
     limits = registry.limits()
     keys = [key for key in limit_keys if (limit := limits.get(name_of(key))) is not None and limit.breaker is not None]
-    found = OpenBreaker.objects.using(alias).filter(limit_key__in=keys)
-    return set(found.values_list("limit_key", flat=True)) if keys else set()
+    found = OpenBreaker.objects.using(alias).filter(limit_key__in=keys) if keys else ()
+    return {each.limit_key: OpenedAt(each.opened_at, each.probes_failed) for each in found}
 
 
 def _controls(
@@ -79,15 +80,14 @@ def _controls(
     limit_key: str,
     pauses: Mapping[str, Pause],
     overrides: Mapping[str, LimitOverride],
-    *,
-    is_open: bool,
+    opened: OpenedAt | None,
 ) -> dict[str, Any]:
     pause = pauses.get(limit_key)
-    override, policy = overrides.get(limit_key), policy_in_force(limit_key, overrides, is_probing=is_open)
+    override, policy = overrides.get(limit_key), policy_in_force(limit_key, overrides, is_probing=opened is not None)
     may_change = policy is not None and acts.OVERRIDE_LIMIT.is_allowed(request.user)
     is_paused = pause is not None or name_of(limit_key) in pauses
     breaker = (_("breaker open"), BREAKER_OPEN) if is_paused else (_("breaker probing"), BREAKER_PROBES)
-    label, sentence = breaker if is_open else ("", "")
+    label, sentence = breaker if opened else ("", "")
     return {
         "limit_key": limit_key,
         "label": shortened(limit_key),
@@ -99,7 +99,7 @@ def _controls(
         "change_url": page_url(request, "limit_change", key=limit_key) if may_change else "",
         "policy": policy,  # None if no task of this process declares the limit
         "breaker_label": label,
-        "breaker": sentence,
+        "breaker": f"{sentence} {opened.text(lambda at: str(full_date(at)))}" if opened else "",
     }
 
 

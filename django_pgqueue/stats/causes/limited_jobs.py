@@ -92,7 +92,7 @@ def _kind(key: WaitingKey) -> CauseKind | None:
     """Return what holds the jobs of a key. An open breaker pauses its key, or lets one job at a time run."""
     reason, pause = key.wait.reason, key.wait.pause
     is_of_breaker = pause is not None and pause.by == PAUSED_BY
-    if is_of_breaker or (key.wait.has_open_breaker and reason in (LimitWaitReason.SLOT, LimitWaitReason.TOKEN)):
+    if is_of_breaker or (key.wait.breaker and reason in (LimitWaitReason.SLOT, LimitWaitReason.TOKEN)):
         return CauseKind.BREAKER_OPEN
     return None if reason is None else KINDS.get(reason)
 
@@ -103,9 +103,11 @@ def _cause(name: str, kind: CauseKind, pause: PauseStats | None, keys: Sequence[
     limit_key = words.key_of(limit_keys)
     if pause is None and limit_key is not None:  # the pause of a key that the reader may see
         pause = keys[0].wait.pause
+    opened = [key.wait.breaker for key in keys if kind is CauseKind.BREAKER_OPEN and key.wait.breaker]
+    since = f" {min(opened).text(words.time_text)}" if len(limit_keys) == 1 and opened else ""
     return Cause(
         kind=kind,
-        sentence=jobs_wait(jobs, _sentence(kind, pause, keys, limit_keys, words, jobs.plural)),
+        sentence=jobs_wait(jobs, _sentence(kind, pause, keys, limit_keys, words, jobs.plural)) + since,
         jobs=jobs,
         name=name,
         limit_key=limit_key,

@@ -11,6 +11,7 @@ from django_pgqueue.declared.limit_policies import PROBING, KeyPolicy, Override,
 from django_pgqueue.declared.limits import name_of
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats.answers import PauseStats
+from django_pgqueue.stats.sentences import OpenedAt
 from django_pgqueue.tasks import registry
 
 from . import key_queries
@@ -27,8 +28,8 @@ class Controls:
 
     overrides: dict[str, OverrideStats] = field(default_factory=dict)
     pauses: dict[str, PauseStats] = field(default_factory=dict)
-    open_breakers: set[str] = field(default_factory=set)
-    """Limit keys whose circuit breakers are open."""
+    open_breakers: dict[str, OpenedAt] = field(default_factory=dict)
+    """Limit keys whose circuit breakers are open, each with its first opening."""
 
     def policy_of(self, limit_key: str) -> KeyPolicy | None:
         """Return the policy of a key, or of the keys of a limit without overrides. None: no task declares the limit."""
@@ -77,7 +78,7 @@ def _read(connection: Connection, statement: str, params: Mapping[str, Any]) -> 
     for is_pause, *values in execute(connection, statement, params):
         name = values[0]
         if is_pause is None:
-            found.open_breakers.add(name)
+            found.open_breakers[name] = OpenedAt(values[5], values[1])
         elif is_pause:
             found.pauses[name] = PauseStats(Pausable.LIMIT, name, *values[5:])
         else:

@@ -59,7 +59,8 @@ def reason_of_limit(job: ExplainedJob) -> FoundReason | None:
         return FoundReason(reason, _order(job, state), {"ahead": ahead, "blocking_job_id": state.head_id})
     if wait.seconds is None:
         job_ids = tuple(state.running_job_ids or ())
-        probe = f" {PROBING}" if job.controls.has_open_breaker(row.limit_key) else ""
+        is_open = job.controls.has_open_breaker(row.limit_key)
+        probe = f" {PROBING} {job.controls.open_breakers[row.limit_key].text(job.time_text)}" if is_open else ""
         return FoundReason(
             reason, _slots(row, policy, state, ahead) + probe, {"ahead": ahead, "running_job_ids": job_ids}
         )

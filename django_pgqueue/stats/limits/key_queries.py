@@ -145,9 +145,9 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) AS pause
 UNION ALL
-SELECT NULL, breaker.limit_key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT NULL, breaker.limit_key, breaker.probes_failed, NULL, NULL, NULL, breaker.opened_at, NULL, NULL, NULL
 FROM unnest(%(names)s::varchar[]) AS given (name)
 CROSS JOIN LATERAL (
-    SELECT limit_key FROM pgqueue_open_breaker WHERE limit_key = given.name LIMIT 1
+    SELECT limit_key, probes_failed, opened_at FROM pgqueue_open_breaker WHERE limit_key = given.name LIMIT 1
 ) AS breaker
 """

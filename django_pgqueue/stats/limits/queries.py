@@ -180,6 +180,7 @@ SELECT limit_key, held_until > statement_timestamp() + %(time_shift)s::interval 
 # Cost: reads the three tables, which have one row for each limit or key that is changed, up to the limit
 #
 # A row is an override, or a pause: then its first column is true. The first column of an open breaker is NULL.
+# Its number is that of its failed probes.
 LIMIT_CONTROLS: Final = """/* pgqueue:limit_controls */
 (
     SELECT false, limit_key, concurrency, rate, burst, share, changed_at,
@@ -201,7 +202,7 @@ UNION ALL
 )
 UNION ALL
 (
-    SELECT NULL, limit_key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    SELECT NULL, limit_key, probes_failed, NULL, NULL, NULL, opened_at, NULL, NULL, NULL
     FROM pgqueue_open_breaker
     ORDER BY strpos(limit_key, ':') > 0, limit_key
     LIMIT %(limit)s

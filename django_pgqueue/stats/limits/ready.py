@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from django_pgqueue.declared.limit_policies import KeyPolicy
     from django_pgqueue.stats.answers import PauseStats
     from django_pgqueue.stats.fleet import Pauses
+    from django_pgqueue.stats.sentences import OpenedAt
 
 # Count the ready jobs with a limit of each key, task and weight in each lane: those that are due, those that are due
 # later, and among these the ones that workers have released.
@@ -102,7 +103,8 @@ class HeldReason(NamedTuple):
 
     reason: LimitWaitReason | None
     pause: PauseStats | None = None
-    has_open_breaker: bool = False
+    breaker: OpenedAt | None = None
+    """The first opening of its circuit breaker, if that is open."""
     blocking_job_id: int | None = None
 
 
@@ -195,12 +197,12 @@ def _decided(
 
 def _of_state(controls: Controls, state: KeyState, parts: Sequence[DueJobs]) -> tuple[Sequence[Admitted], HeldReason]:
     policy, pause = controls.policy_of(state.limit_key), controls.pause_of(state.limit_key)
-    is_open = controls.has_open_breaker(state.limit_key)
+    breaker = controls.open_breakers.get(state.limit_key) if controls.has_open_breaker(state.limit_key) else None
     if policy is None or pause is not None:
         reason = LimitWaitReason.UNDECLARED if policy is None else LimitWaitReason.PAUSED
-        return [NONE_ADMITTED] * len(parts), HeldReason(reason, pause, is_open)
+        return [NONE_ADMITTED] * len(parts), HeldReason(reason, pause, breaker)
     found = admitted(policy, state, parts)
-    return found, HeldReason(_reason(policy, state, parts), pause, is_open, state.head_id)
+    return found, HeldReason(_reason(policy, state, parts), pause, breaker, state.head_id)
 
 
 def _reason(policy: KeyPolicy, state: KeyState, parts: Sequence[DueJobs]) -> LimitWaitReason:

@@ -36,7 +36,7 @@ CAUSES = [
         Mutant("a breaker is a pause", "if is_of_breaker or (", "if False or (", inside="limited_jobs._kind"),
         Mutant(
             "a breaker that probes is a full limit",
-            "key.wait.has_open_breaker and",
+            "key.wait.breaker and",
             "False and",
             inside="limited_jobs._kind",
         ),

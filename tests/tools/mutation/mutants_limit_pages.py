@@ -10,7 +10,7 @@ LIMIT_PAGES = [
         ("tests/admin/test_open_breakers.py",),
         Mutant(
             "a page shows the declared slots of a key while its breaker probes it",
-            "policy_in_force(limit_key, overrides, is_probing=is_open)",
+            "policy_in_force(limit_key, overrides, is_probing=opened is not None)",
             "policy_in_force(limit_key, overrides)",
             inside="_controls",
         ),
