@@ -248,7 +248,8 @@ def test_failures_per_minute_are_drawn(operator: Client, die: Callable[..., Job]
     assert chart is not None
     heights = [bar["height"] for bar in chart["bars"]]
     assert heights == ["6.0"] * heights.count("6.0") + ["24.0"] * heights.count("24.0") and len(heights) < 20
-    assert "At most 8.0 per minute" in operator.get(PAGE, {"since": "hour"}).content.decode()
+    page = operator.get(PAGE, {"since": "hour"}).content.decode()
+    assert "At most 8.0 per minute" in page and "<small>up to 8.0 per minute</small>" in page
     assert stats.failure_classes(connection, 3600) == {"shop.Declined"}
 
 
@@ -269,5 +270,9 @@ def test_merged_hours_have_bars_as_long_as_an_hour() -> None:
     chart = sparkline([*hours, *minutes])
     assert chart is not None
     assert len(chart["bars"]) == 40 and {bar["height"] for bar in chart["bars"]} == {"24.0"}
+    spike = sparkline([*hours, *minutes[:-1], (minutes[-1][0], 600.0)])
+    assert spike is not None and (spike["peak"], spike["top"], spike["is_cut"]) == ("600.0", "6.0", True)
+    assert [bar["height"] for bar in spike["bars"]][-3:] == ["24.0", "3.0", "18.0"], "a gap cuts off the spike"
+    assert not chart["is_cut"]
     sparse = sparkline([(first, 6.0), (first + timedelta(hours=5, minutes=7), 3.0)])
     assert sparse is not None and [bar["height"] for bar in sparse["bars"]] == ["24.0"] * 8 + ["12.0"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -21,6 +21,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import acts, stats
 from django_pgqueue.admin import databases, private
+from django_pgqueue.admin.chart_scales import highest_shown
+from django_pgqueue.admin.charts import SMALLEST_BAR
 from django_pgqueue.admin.formatting import breakable, full_date, moment, shortened, visible
 from django_pgqueue.admin.job.list_pages import as_parameter
 from django_pgqueue.admin.job.named_call import names_of_positions
@@ -40,6 +42,8 @@ WIDTH: Final = 120
 HEIGHT: Final = 24
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 BARS: Final = 40
+GAP_FROM, GAP_TO = 3.0, 6.0
+"""The gap in the bar of a spike, which would flatten the others."""
 GROUPS_SHOWN: Final = 50
 MESSAGES_SHOWN: Final = 20
 DEFAULT_SPAN: Final = "day"
@@ -71,20 +75,23 @@ def sparkline(points: Sequence[tuple[datetime, float]]) -> dict[str, Any] | None
         end = start + _length(at, last).total_seconds() / span * BARS
         for place in range(int(start), min(max(int(start) + 1, round(end)), BARS)):
             highest[place] = max(highest[place], rate)
-    peak = max(highest) or 1.0
-    step = WIDTH / BARS
-    bars = [
-        {
-            "x": f"{place * step:.1f}",
-            "y": f"{HEIGHT - rate / peak * HEIGHT:.1f}",
-            "width": f"{step - 0.5:.1f}",
-            "height": f"{rate / peak * HEIGHT:.1f}",
-        }
-        for place, rate in enumerate(highest)
-        if rate
-    ]
+    peak, top = max(highest), highest_shown(highest) or 1.0
+    bars = [bar for place, rate in enumerate(highest) if rate for bar in _bars(place, rate / top)]
     ends = {"first": full_date(first), "last": full_date(last)}
-    return {"bars": bars, **ends, "peak": number(peak, 1), "width": WIDTH, "height": HEIGHT}
+    values = {"peak": number(peak, 1), "top": number(top, 1), "is_cut": peak > top}
+    return {"bars": bars, **ends, **values, "width": WIDTH, "height": HEIGHT}
+
+
+def _bars(place: int, share: float) -> Iterator[dict[str, str]]:
+    """Yield the bar of a rate, as a share of the highest one that is shown. The bar of a spike has a gap near its top.
+
+    The bar of a single failure is visible beside thousands.
+    """
+    step = WIDTH / BARS
+    parts = [(0.0, GAP_FROM), (GAP_TO, HEIGHT)] if share > 1 else [(HEIGHT - max(share * HEIGHT, SMALLEST_BAR), HEIGHT)]
+    for y, end in parts:
+        sizes = {"x": place * step, "y": y, "width": step - 0.5, "height": end - y}
+        yield {name: f"{size:.1f}" for name, size in sizes.items()}
 
 
 def _length(at: datetime, last: datetime) -> timedelta:
