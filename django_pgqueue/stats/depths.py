@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -87,6 +87,8 @@ class DepthReading:
         self.has_all_keys = True
         self.cut: set[str] = set()
         """The states in which every queue or task may have more jobs than were counted."""
+        self._has_more_due = False
+        """Whether every task may have more due jobs than were counted, which are paused if the task is."""
         self.dead_by_task: Counter[str] = Counter()
         """The jobs of each task that died within a day."""
         self.enqueued_is_estimate = False
@@ -99,7 +101,8 @@ class DepthReading:
     def of_name(self, name: str) -> dict[str, Any]:
         """Return the fields of the `QueueStats` or `TaskStats` with this name that the reading knows."""
         sums, unread = self.sums[name], self.figures.unread
-        counts = {state: sums.counts[state] + Count(0, state not in self.cut) for state in STATES}
+        cut = self.cut | {"paused" if name in self.pauses.of_tasks else "due"} if self._has_more_due else self.cut
+        counts = {state: sums.counts[state] + Count(0, state not in cut) for state in STATES}
         has_finished = get_settings().STATS and "finished" not in unread
         return {
             **{
@@ -125,12 +128,23 @@ class DepthReading:
             is_paused = ready.queue_name in self.pauses.of_queues or ready.task_name in self.pauses.of_tasks
             self.sums[self._name(ready.queue_name, ready.task_name or "")].add_ready(ready, is_paused=is_paused)
         if self.by_task:  # a lane that was not counted to its end may have more jobs of every task
-            self.cut |= _cut_states(rows)
+            self._add_uncounted(rows)
         elif by_task:  # it may have more jobs of its paused tasks and of its others
             for queue_name in {ready.queue_name for ready in rows} - set(self.pauses.of_queues):
                 self.sums[queue_name].mark_cut(_cut_states(row for row in rows if row.queue_name == queue_name))
         if len({(ready.queue_name, ready.priority) for ready in rows}) >= LANES_LIMIT:
             self.cut |= CUT_STATES.keys()
+
+    def _add_uncounted(self, rows: Sequence[Ready]) -> None:
+        """Note the states of the jobs that were not counted, of which the tasks are unknown."""
+        for row in rows:
+            if row.later_is_cut:
+                self.cut |= {"scheduled", "retrying", "unknown"}
+            if row.has_more_due and row.queue_name in self.pauses.of_queues:
+                self.cut.add("paused")
+            elif row.has_more_due:
+                self._has_more_due = True
+                self.cut |= {"held", "paused"} if row.is_limited else set()
 
     def _add_open(self) -> None:
         states = ("running", "prefetched", "lost")

@@ -24,3 +24,10 @@ class Ready(NamedTuple):
     """Whether more of the due jobs can be held, or wait behind the pause of a limit."""
     paused: int = 0
     """The due jobs whose limit or limit key is paused."""
+    is_limited: bool = False
+    """Whether the jobs have a limit. Then both parts of the lane are counted together."""
+
+    @property
+    def has_more_due(self) -> bool:
+        """Whether the lane has more due jobs than were counted, which can be those of any task."""
+        return self.later_is_cut if self.is_limited else self.due_is_cut

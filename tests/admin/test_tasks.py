@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import control, stats
-from django_pgqueue.models import Pause
+from django_pgqueue import Limit, control, stats
+from django_pgqueue.models import Job, Pause
 from django_pgqueue.stats import depths
 from django_pgqueue.stats.figures import AttemptCounts, Durations, TaskThroughput
+from django_pgqueue.stats.limits import ready
 from django_pgqueue.tasks import registry
 from tests.admin.conftest import JobMaker
 from tests.app import tasks
@@ -64,6 +66,31 @@ def test_number_of_jobs_that_is_not_known_is_a_dash(operator, make_job, monkeypa
     make_job("dead", task_name="other")
     row = row_of(text_of(operator), NAME)
     assert 'title="Not known: counting stopped' in row and "– dead" in row and "due" not in row.partition("Jobs")[2]
+
+
+def test_count_is_a_lower_bound_only_where_jobs_were_not_counted(operator, make_job):
+    """Jobs that were not counted can be those of every task, but no task is paused."""
+    Job.objects.bulk_create(Job(task_name="other", arguments={}, run_after=timezone.now()) for _ in range(100))
+    make_job("dead", task_name=NAME)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(depths, "DUE_BY_TASK_TOTAL", 1)
+        row = row_of(text_of(operator), NAME)
+        assert "– due" in row and ">1 dead<" in row and "paused" not in row.partition("Jobs")[2].partition("</td>")[0]
+        control.pause(task=NAME)
+        cell = row_of(text_of(operator), NAME)
+        assert "– paused" in cell and "– due" not in cell
+    assert "– " not in row_of(text_of(operator), NAME)
+
+
+def test_keys_that_were_not_read_leave_counts_of_others_exact(operator, make_job, monkeypatch):
+    """All their jobs were counted: only how many of them their limit holds is unknown."""
+    monkeypatch.setattr(registry, "_limits", MappingProxyType({"two": Limit("two", key="{a}", concurrency=2)}))
+    for key in "abc":
+        make_job(task_name="other", limit_key=f"two:{key}")
+    make_job(task_name=NAME)
+    monkeypatch.setattr(ready, "KEYS_TOTAL", 1)
+    row = row_of(text_of(operator), NAME)
+    assert ">1 due<" in row and "– " not in row and "+" not in row.partition("Jobs")[2]
 
 
 def test_page_lists_names_without_code_apart(operator, make_job):

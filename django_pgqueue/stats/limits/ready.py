@@ -261,4 +261,5 @@ def _ready(
         held=sum(part.due for part, _ in found) - due - paused,
         held_is_cut=is_cut,
         paused=paused,
+        is_limited=True,
     )
