@@ -34,10 +34,16 @@ Directives: a task raises one to choose how its attempt ends. They are not error
     └── Dead(reason)             the job ends dead, even if attempts are left
 """
 
+import re
 from datetime import timedelta
-from typing import Any, overload
+from typing import Any, Final, overload
 
+from .advice import suggesting
 from .durations import Duration, from_text, seconds
+
+NUMBER: Final = re.compile(r"\s*\d+(\.\d+)?\s*")
+AFTER: Final = {"countdown": "after", "delay": "after", "seconds": "after", "eta": "after", "defer": "after"}
+"""Names of the argument `after` in other queues."""
 
 
 class QueueError(Exception):
@@ -198,6 +204,7 @@ class Retry(Directive):
         self.after_seconds = None if after is None else seconds(after)
 
 
+@suggesting("Retry(60, 'busy')", AFTER, called="Retry")
 def _delay_and_reason(
     first: Any = None, /, reason: Any = None, *, after: Duration | None = None
 ) -> tuple[Duration | None, str]:
@@ -205,6 +212,8 @@ def _delay_and_reason(
     example = "write Retry(60, 'busy')"
     if meant := from_text(first):
         raise TypeError(f"Retry({first!r}) has a reason and no delay: write Retry({meant}), or Retry(reason=…)")
+    if isinstance(first, str) and NUMBER.fullmatch(first):
+        raise TypeError(f"Retry({first!r}) has a reason and no delay: write Retry({first.strip()}), or Retry(reason=…)")
     if isinstance(first, str) and reason is None:
         reason = first
     elif first is not None:
@@ -242,6 +251,7 @@ class Snooze(Directive):
                 raise Snooze(timedelta(minutes=5), "report is not complete")
     """
 
+    @suggesting("Snooze(60)", AFTER)
     def __init__(self, after: Duration, reason: str = "") -> None:
         super().__init__(reason)
         self.after_seconds = seconds(after)
@@ -262,6 +272,7 @@ class Cancel(Directive):
         reason: Text that is stored with the execution.
     """
 
+    @suggesting('Cancel("no longer needed")')
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
 
@@ -273,5 +284,6 @@ class Dead(Directive):
         reason: Error text of the attempt.
     """
 
+    @suggesting('Dead("the card is blocked")')
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)

@@ -17,6 +17,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, router, transaction
 
+from django_pgqueue.advice import suggesting
 from django_pgqueue.ends.batches import settle
 from django_pgqueue.enqueue import bulk, inserting
 from django_pgqueue.enqueue.callbacks import stored_call
@@ -99,6 +100,7 @@ class Batch(BatchReference):
 
     __slots__ = ("_callbacks", "_description", "_parent", "_saved_by_block")
 
+    @suggesting("Batch(on_success=task.s(…))", {"callback": "on_success", "errback": "on_failure"})
     def __init__(
         self,
         *,
