@@ -3,6 +3,7 @@
 The names in `__all__` and those in docs/reference/api.md are public. Everything else may change between releases.
 """
 
+import sys
 from typing import Any, Final
 
 from .composed.batches import Batch, BatchProgress
@@ -129,8 +130,12 @@ _INSTEAD: Final = {
 def __getattr__(name: str) -> Any:
     """Say what to import instead of a name of another queue. Python calls this for a missing attribute.
 
-    With an `AttributeError`, the `import` statement would raise an `ImportError` of its own without the advice.
+    For an `AttributeError`, the `import` statement would raise an `ImportError` of its own without the advice. It asks
+    for the name in `importlib`; all other callers, such as `hasattr()`, get an `AttributeError`.
     """
-    if name in _INSTEAD:
-        raise ImportError(f"django_pgqueue has no name {name!r}: {_INSTEAD[name]}", name=__name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = f"module {__name__!r} has no attribute {name!r}"
+    if name not in _INSTEAD:
+        raise AttributeError(message)
+    if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
+        raise ImportError(f"{__name__} has no name {name!r}: {_INSTEAD[name]}", name=__name__)
+    raise AttributeError(f"{message}: {_INSTEAD[name]}")

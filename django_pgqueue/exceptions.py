@@ -34,16 +34,61 @@ Directives: a task raises one to choose how its attempt ends. They are not error
     └── Dead(reason)             the job ends dead, even if attempts are left
 """
 
+import inspect
 import re
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, Final, overload
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar, overload
 
-from .advice import suggesting
 from .durations import Duration, from_text, seconds
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 NUMBER: Final = re.compile(r"\s*\d+(\.\d+)?\s*")
 AFTER: Final = {"countdown": "after", "delay": "after", "seconds": "after", "eta": "after", "defer": "after"}
 """Names of the argument `after` in other queues."""
+
+
+def suggesting(
+    example: str, meant: Mapping[str, str] | None = None, called: str = ""
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that names the argument that was probably meant, if a call does not fit the signature.
+
+    Args:
+        example: What to write, if no argument is misspelled.
+        meant: Names of other libraries, and the names of the arguments that they stand for.
+        called: The name of the function in the message. By default that of the class of the first argument.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except TypeError:
+                try:
+                    signature.bind(*args, **kwargs)
+                except TypeError as misfit:
+                    advice = _advice(kwargs, signature, meant or {}) or f"write {example}"
+                    raise TypeError(f"{called or type(args[0]).__name__}() {misfit}: {advice}") from None
+                raise
+
+        return call
+
+    return decorate
+
+
+def _advice(given: Mapping[str, Any], signature: inspect.Signature, meant: Mapping[str, str]) -> str:
+    """Return which argument was probably meant by the first one that the function does not have, or an empty text."""
+    for unknown in given.keys() - signature.parameters.keys():
+        close = meant.get(unknown) or next(iter(get_close_matches(unknown, signature.parameters, n=1)), "")
+        return f"did you mean {close!r}?" if close else ""
+    return ""
 
 
 class QueueError(Exception):

@@ -18,6 +18,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import ProgrammingError, connection, transaction
 from psycopg import errors
 
+import django_pgqueue
 from django_pgqueue import (
     Batch,
     Cancel,
@@ -139,6 +140,7 @@ def test_first_guess_gets_the_right_spelling(guess, advice):
 def test_import_of_another_queues_name_says_what_to_import(name, advice):
     with pytest.raises(ImportError, match=advice):
         exec(f"from django_pgqueue import {name}")  # noqa: S102 -- the statement is the test
+    assert not hasattr(django_pgqueue, name)
     with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
         exec("from django_pgqueue import nonsense")  # noqa: S102
 
@@ -155,7 +157,7 @@ def test_job_unknown_attribute_is_a_plain_error():
         lambda: [(1,), ("x",)],
         lambda: [(1,), (1, 2, 3)],
         lambda: [(1,), (object(),)],
-        lambda: iter([tasks.add.s(1), tasks.add.using(priority=3).s("x")]),
+        lambda: iter([tasks.add.s(1), untyped(tasks).add.using(priority=3).s("x")]),
     ],
 )
 def test_enqueue_many_error_names_the_position(calls):

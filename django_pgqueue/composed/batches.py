@@ -17,14 +17,13 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, router, transaction
 
-from django_pgqueue.advice import suggesting
 from django_pgqueue.ends.batches import settle
 from django_pgqueue.enqueue import bulk, inserting
 from django_pgqueue.enqueue.callbacks import stored_call
 from django_pgqueue.enqueue.calls import TaskCall
 from django_pgqueue.enqueue.job_ids import JobIds
 from django_pgqueue.enqueue.mistaken_calls import called_in_coroutine, listed
-from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.exceptions import InvalidTask, suggesting
 from django_pgqueue.ground.batch_reference import BatchReference, check_parent
 from django_pgqueue.lifecycle import batches
 from django_pgqueue.states import FINISHED, State

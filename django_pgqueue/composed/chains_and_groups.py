@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
 
-from django_pgqueue.advice import advised
 from django_pgqueue.enqueue.calls import TaskCall
 from django_pgqueue.enqueue.mistaken_calls import listed
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.ground.advice import advised
 from django_pgqueue.tasks.definition import TaskDefinition
 
 from .workflows import Node, Policy, Workflow

@@ -295,12 +295,13 @@ class Insertion:
             else:
                 args, kwargs = arguments_of(self._own_task, place, call)
             try:
-                stored = normalise_call(*checked_call(task, args, kwargs))
+                stored = checked_call(task, args, kwargs)
+                normalised = normalise_call(*stored)
             except (TypeError, ValueError) as error:
                 raise of_call(place, error) from error.__cause__
             if has_database_of_call:
                 self._check_database(task, args, kwargs)
-            yield stored
+            yield normalised
 
     def _is_over(self) -> bool:
         """Return whether all calls have been read. Reads one call ahead to find out."""

@@ -141,11 +141,11 @@ class Job(models.Model):
     def __str__(self) -> str:
         return f"{in_line(self.task_name)} #{self.pk}"
 
-    def save(self, *args: Any, **options: Any) -> None:
-        """Store a new row. Raise `TypeError` for a stored job: its methods change it, such as `cancel()`."""
+    def save_base(self, *args: Any, **options: Any) -> None:
+        """Do what `save()` does. Raise `TypeError` for a stored job: its methods change it, such as `cancel()`."""
         if not self._state.adding:
             raise refused_save(self)
-        super().save(*args, **options)
+        super().save_base(*args, **options)
 
     @property
     def progress(self) -> Progress | None:

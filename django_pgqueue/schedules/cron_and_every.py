@@ -14,9 +14,9 @@ from zoneinfo import ZoneInfo
 
 from django.conf import settings as django_settings
 
-from django_pgqueue.advice import advised
 from django_pgqueue.durations import Duration, from_text
 from django_pgqueue.durations import seconds as in_seconds
+from django_pgqueue.ground.advice import advised
 from django_pgqueue.ground.lazy_strings import lazy_problems
 
 from . import next_ticks
