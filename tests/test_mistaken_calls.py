@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import ProgrammingError, connection, transaction
+from django.db import IntegrityError, ProgrammingError, connection, transaction
 from psycopg import errors
 
 import django_pgqueue
@@ -148,6 +148,22 @@ def test_import_of_another_queues_name_says_what_to_import(name, advice):
 def test_job_unknown_attribute_is_a_plain_error():
     with pytest.raises(AttributeError, match=r"object has no attribute 'nonsense'$"):
         _ = untyped(Job)(pk=1).nonsense
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda: Job.objects.update(state="dead"),
+        lambda: Job.objects.create(task_name="x", arguments={}, state="dead"),
+    ],
+)
+def test_job_written_with_a_wrong_state_names_the_acts(write):
+    job = tasks.add.enqueue(1)
+    with pytest.raises(IntegrityError, match=r"job_state.*cancel\(\).* call task\.enqueue"), transaction.atomic():
+        write()
+    job.refresh_from_db()
+    assert job.state == "ready"
 
 
 @pytest.mark.django_db

@@ -1,8 +1,12 @@
-"""Errors of `Job` that say what to do instead: for attributes of other queues' results, and for `save()`."""
+"""Errors of `Job` that say what to do instead: for attributes of other queues, and for writes past the acts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
+
+from django.db import IntegrityError
 
 INSTEAD: Final = {
     "get": "call wait(timeout), or read return_value of a job that has succeeded",
@@ -33,3 +37,15 @@ def missing_attribute(owner: object, name: str) -> AttributeError:
 def refused_save(job: Any) -> TypeError:
     """Return the error for `save()` of a stored job."""
     return TypeError(f"job {job.pk} cannot be saved, because workers change its row at any time: {ACTS}")
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Say what to call instead, if the database refuses the values of a job's row that were written past the acts."""
+    try:
+        yield
+    except IntegrityError as error:
+        reason = str(error).partition("\n")[0]
+        if "pgqueue_job" not in reason:
+            raise
+        raise IntegrityError(f"{reason}. To change a job, {ACTS}. To add one, call task.enqueue(…)") from error

@@ -24,7 +24,7 @@ from django_pgqueue.states import FINISHED, Seen, State
 from .change_results import ActOnJob, ChangeResult, changed, unchanged
 from .encoded_field import CodecJSONField
 from .job_indexes import CONSTRAINTS, INDEXES
-from .job_mistakes import missing_attribute, refused_save
+from .job_mistakes import explained, missing_attribute, refused_save
 from .job_querysets import JobChanges
 from .operations_link import JobsToChange, check_attempts_left, check_max_attempts, operations
 
@@ -145,7 +145,8 @@ class Job(models.Model):
         """Do what `save()` does. Raise `TypeError` for a stored job: its methods change it, such as `cancel()`."""
         if not self._state.adding:
             raise refused_save(self)
-        super().save_base(*args, **options)
+        with explained():
+            super().save_base(*args, **options)
 
     @property
     def progress(self) -> Progress | None:
