@@ -34,10 +34,61 @@ Directives: a task raises one to choose how its attempt ends. They are not error
     └── Dead(reason)             the job ends dead, even if attempts are left
 """
 
+import inspect
+import re
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, overload
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from .durations import Duration, from_text, seconds
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+NUMBER: Final = re.compile(r"\s*\d+(\.\d+)?\s*")
+AFTER: Final = {"countdown": "after", "delay": "after", "seconds": "after", "eta": "after", "defer": "after"}
+"""Names of the argument `after` in other queues."""
+
+
+def suggesting(
+    example: str, meant: Mapping[str, str] | None = None, called: str = ""
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that names the argument that was probably meant, if a call does not fit the signature.
+
+    Args:
+        example: What to write, if no argument is misspelled.
+        meant: Names of other libraries, and the names of the arguments that they stand for.
+        called: The name of the function in the message. By default that of the class of the first argument.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except TypeError:
+                try:
+                    signature.bind(*args, **kwargs)
+                except TypeError as misfit:
+                    advice = _advice(kwargs, signature, meant or {}) or f"write {example}"
+                    raise TypeError(f"{called or type(args[0]).__name__}() {misfit}: {advice}") from None
+                raise
+
+        return call
+
+    return decorate
+
+
+def _advice(given: Mapping[str, Any], signature: inspect.Signature, meant: Mapping[str, str]) -> str:
+    """Return which argument was probably meant by the first one that the function does not have, or an empty text."""
+    for unknown in given.keys() - signature.parameters.keys():
+        close = meant.get(unknown) or next(iter(get_close_matches(unknown, signature.parameters, n=1)), "")
+        return f"did you mean {close!r}?" if close else ""
+    return ""
 
 
 class QueueError(Exception):
@@ -198,6 +249,7 @@ class Retry(Directive):
         self.after_seconds = None if after is None else seconds(after)
 
 
+@suggesting("Retry(60, 'busy')", AFTER, called="Retry")
 def _delay_and_reason(
     first: Any = None, /, reason: Any = None, *, after: Duration | None = None
 ) -> tuple[Duration | None, str]:
@@ -205,6 +257,8 @@ def _delay_and_reason(
     example = "write Retry(60, 'busy')"
     if meant := from_text(first):
         raise TypeError(f"Retry({first!r}) has a reason and no delay: write Retry({meant}), or Retry(reason=…)")
+    if isinstance(first, str) and NUMBER.fullmatch(first):
+        raise TypeError(f"Retry({first!r}) has a reason and no delay: write Retry({first.strip()}), or Retry(reason=…)")
     if isinstance(first, str) and reason is None:
         reason = first
     elif first is not None:
@@ -242,6 +296,7 @@ class Snooze(Directive):
                 raise Snooze(timedelta(minutes=5), "report is not complete")
     """
 
+    @suggesting("Snooze(60)", AFTER)
     def __init__(self, after: Duration, reason: str = "") -> None:
         super().__init__(reason)
         self.after_seconds = seconds(after)
@@ -262,6 +317,7 @@ class Cancel(Directive):
         reason: Text that is stored with the execution.
     """
 
+    @suggesting('Cancel("no longer needed")')
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
 
@@ -273,5 +329,6 @@ class Dead(Directive):
         reason: Error text of the attempt.
     """
 
+    @suggesting('Dead("the card is blocked")')
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)

@@ -29,6 +29,7 @@ from .reactions import after_enqueue
 from .settings.conf import get_settings
 from .tasks import registry
 from .tasks.definition import TaskDefinition
+from .tasks.patching import Patchable, patchable
 from .tasks.redaction import hidden_from_reports, hiding_class
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
+@patchable
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Task(TaskDefinition, Generic[P, R_co]):
+class Task(Patchable, TaskDefinition, Generic[P, R_co]):
     """A function whose calls can be enqueued as jobs. Created by `@task`, which describes the options.
 
     Calling a task calls its function directly. A task is immutable: `using()` returns a changed copy.

@@ -51,7 +51,8 @@ def test_text_has_the_timedelta_that_it_means(text, meant):
 
 
 def test_retry_keeps_a_reason_that_is_no_duration():
-    assert (str(Retry("404")), Retry("404").after_seconds) == ("404", None)
+    assert (str(Retry("HTTP 404")), Retry("HTTP 404").after_seconds) == ("HTTP 404", None)
+    assert (str(Retry(reason="404")), Retry(reason="404").after_seconds) == ("404", None)
     assert (str(Retry(60, "10m")), Retry(60, "10m").after_seconds) == ("10m", 60)
     assert str(Retry(reason="10m")) == "10m"
 

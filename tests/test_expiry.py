@@ -20,7 +20,7 @@ REASON = "the job did not start before it expired (expires)"
     ("options", "words"),
     [
         ({"expires": 0}, "longer than 0 seconds"),
-        ({"expires": -1}, "expires: "),
+        ({"expires": -1}, "expires must be longer than 0 seconds, not -1"),
         ({"expires": "soon"}, "expires: "),
         ({"expires": datetime(2030, 1, 1)}, "expires must be an aware datetime"),  # noqa: DTZ001 -- deliberately naive
         ({"expires": datetime(9999, 1, 1, tzinfo=UTC)}, "between the years"),

@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import importlib
 import os
 import subprocess
 import sys
+from dataclasses import FrozenInstanceError
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import ProgrammingError, connection, transaction
+from django.db import IntegrityError, ProgrammingError, connection, transaction
 from psycopg import errors
 
-from django_pgqueue import InvalidTask, chain, control, cron, enqueue_many, every, task
+import django_pgqueue
+from django_pgqueue import (
+    Batch,
+    Cancel,
+    Dead,
+    InvalidTask,
+    Retry,
+    Snooze,
+    Throttled,
+    chain,
+    control,
+    cron,
+    enqueue_many,
+    every,
+    task,
+)
 from django_pgqueue.enqueue.mistaken_calls import INSTEAD
 from django_pgqueue.models import Job
+from django_pgqueue.tasks import registry
 from tests.app import tasks
 from tests.framework import tasks as framework_tasks
 
@@ -90,12 +109,145 @@ def untyped(value: object) -> Any:
         (lambda: untyped(task)(retries=3)(tasks.add.func), "pass max_attempts=4 for three retries"),
         (lambda: untyped(tasks).add.retry(), "raise Retry(…) in the function"),
         (lambda: untyped(tasks).add.signature((1,)), "call s(…)"),
+        (lambda: untyped(cron)("@daily", args="five"), "args must be a list of positional arguments, not 'five'"),
+        (lambda: untyped(every)(hours=1, kwargs=[5]), "kwargs must be a dict of named arguments, not [5]"),
+        (lambda: task(timeout=-1)(tasks.add.func), "timeout must be longer than 0 seconds, not -1: pass None"),
+        (lambda: Retry("60"), "Retry('60') has a reason and no delay: write Retry(60), or Retry(reason=…)"),
+        (lambda: untyped(Retry)(countdown=60), "Retry() got an unexpected keyword argument 'countdown': did you"),
+        (lambda: untyped(Snooze)(), "Snooze() missing a required argument: 'after': write Snooze(60)"),
+        (
+            lambda: untyped(Throttled)(delay=5),
+            "missing a required argument: 'after': did you mean 'after'?",
+        ),
+        (lambda: untyped(Cancel)(resaon="x"), "'resaon': did you mean 'reason'?"),
+        (lambda: untyped(Dead)(1, 2), "Dead() too many positional arguments: write Dead("),
+        (lambda: untyped(Batch)(on_succes=tasks.add.s(1)), "keyword argument 'on_succes': did you mean 'on_success'?"),
+        (lambda: untyped(Job)(pk=1).get(), "call wait(timeout)"),
+        (lambda: untyped(Job)(pk=1).ready(), "read is_finished"),
+        (lambda: Job.from_db("default", ["id"], [1]).save(), "job 1 cannot be saved"),
     ],
 )
 def test_first_guess_gets_the_right_spelling(guess, advice):
     with pytest.raises((TypeError, InvalidTask, AttributeError)) as raised:
         guess()
     assert advice in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("shared_task", "import task"), ("Celery", "decorate functions"), ("Job", ".models import Job")],
+)
+def test_import_of_another_queues_name_says_what_to_import(name, advice):
+    with pytest.raises(ImportError, match=advice):
+        exec(f"from django_pgqueue import {name}")  # noqa: S102 -- the statement is the test
+    assert not hasattr(django_pgqueue, name)
+    with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
+        exec("from django_pgqueue import nonsense")  # noqa: S102
+
+
+def test_job_unknown_attribute_is_a_plain_error():
+    with pytest.raises(AttributeError, match=r"object has no attribute 'nonsense'$"):
+        _ = untyped(Job)(pk=1).nonsense
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda: Job.objects.update(state="dead"),
+        lambda: Job.objects.create(task_name="x", arguments={}, state="dead"),
+    ],
+)
+def test_job_written_with_a_wrong_state_names_the_acts(write):
+    job = tasks.add.enqueue(1)
+    with pytest.raises(IntegrityError, match=r"job_state.*cancel\(\).* call task\.enqueue"), transaction.atomic():
+        write()
+    job.refresh_from_db()
+    assert job.state == "ready"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "calls",
+    [
+        lambda: [(1,), ("x",)],
+        lambda: [(1,), (1, 2, 3)],
+        lambda: [(1,), (object(),)],
+        lambda: iter([tasks.add.s(1), untyped(tasks).add.using(priority=3).s("x")]),
+    ],
+)
+def test_enqueue_many_error_names_the_position(calls):
+    with pytest.raises(TypeError, match=r"^enqueue_many\(\): call 1: "):
+        tasks.add.enqueue_many(calls())
+    assert not Job.objects.exists()
+
+
+@pytest.mark.django_db
+def test_enqueue_many_error_of_a_project_gets_a_note():
+    def keyed(a: int, b: int = 0) -> str:
+        raise UnicodeDecodeError("ascii", b"x", 0, 1, str(a))
+
+    with pytest.raises(UnicodeDecodeError) as raised:
+        tasks.add.using(unique_key=keyed).enqueue_many([(7,)])
+    assert raised.value.__notes__ == ["This is the error of call 0 of enqueue_many()."]
+
+
+# ------------------------------------------------------------------ one name, two functions
+
+TWICE = """
+from django_pgqueue import task
+
+@task
+def send() -> None: ...
+
+@task
+def send() -> None: ...
+"""
+
+
+def test_task_defined_twice_in_a_module_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "defined_twice.py").write_text(TWICE)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidTask, match=r"defined_twice defines the task defined_twice\.send twice"):
+        importlib.import_module("defined_twice")
+    (tmp_path / "defined_once.py").write_text(TWICE.rpartition("@task")[0])
+    module = importlib.import_module("defined_once")
+    first = module.send
+    assert importlib.reload(module).send is not first
+    monkeypatch.delitem(registry._tasks, "defined_twice.send")
+    monkeypatch.delitem(registry._tasks, "defined_once.send")
+
+
+def test_enqueue_of_a_task_of_the_program_says_where_to_move_it(monkeypatch):
+    monkeypatch.setattr(tasks.add.func, "__module__", "__main__")
+    with pytest.raises(InvalidTask, match=r"add: it is defined in the program itself.* Move the task to <app>\.tasks"):
+        tasks.add.enqueue(1)
+
+
+# ------------------------------------------------------------------ patched methods
+
+
+@both
+def test_method_of_a_task_can_be_patched(task):
+    original = task.enqueue
+    with mock.patch.object(task, "enqueue") as patched:
+        task.enqueue(5)
+    patched.assert_called_once_with(5)
+    assert task.enqueue == original
+    path = f"{task.func.__module__}.add.enqueue"
+    with mock.patch(path, autospec=True) as patched:
+        task.enqueue(6)
+    patched.assert_called_once_with(6)
+
+
+@both
+def test_option_of_a_task_cannot_be_set(task):
+    with pytest.raises(FrozenInstanceError, match=r"^priority of <?.* cannot be set: .* Make a copy by using\(\)"):
+        task.priority = 5
+    with pytest.raises(AttributeError, match="has no method 'nonsense'"):
+        task.nonsense = 5
+    with pytest.raises(FrozenInstanceError, match="cannot be deleted"):
+        del task.enqueue
 
 
 def test_error_inside_of_an_advised_function_is_not_changed():

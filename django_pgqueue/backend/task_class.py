@@ -30,6 +30,7 @@ from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.cron_and_every import Times
 from django_pgqueue.task import Task as EngineTask
 from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.patching import Patchable, patchable
 from django_pgqueue.tasks.redaction import hiding_class
 
 from . import framework_signals
@@ -60,8 +61,9 @@ SHARED = frozenset({"queue_name", "priority", "takes_context"})
 """Fields of Django's task that have the same meaning in the engine."""
 
 
+@patchable
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PgQueueTask(TypedTask[P, R], SharedFields):
+class PgQueueTask(Patchable, TypedTask[P, R], SharedFields):
     """A task of Django's framework whose jobs this package runs.
 
     The additional fields are the options of this package's own `@task`, with one difference: without `max_attempts`,

@@ -23,7 +23,7 @@ from django_pgqueue.enqueue.callbacks import stored_call
 from django_pgqueue.enqueue.calls import TaskCall
 from django_pgqueue.enqueue.job_ids import JobIds
 from django_pgqueue.enqueue.mistaken_calls import called_in_coroutine, listed
-from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.exceptions import InvalidTask, suggesting
 from django_pgqueue.ground.batch_reference import BatchReference, check_parent
 from django_pgqueue.lifecycle import batches
 from django_pgqueue.states import FINISHED, State
@@ -99,6 +99,7 @@ class Batch(BatchReference):
 
     __slots__ = ("_callbacks", "_description", "_parent", "_saved_by_block")
 
+    @suggesting("Batch(on_success=task.s(…))", {"callback": "on_success", "errback": "on_failure"})
     def __init__(
         self,
         *,

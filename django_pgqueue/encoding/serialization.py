@@ -286,6 +286,10 @@ def _plain_key(key: Any, place: str) -> Any:
 
 def _advice(value: Any, place: str) -> str:
     """Return what to pass instead. Only arguments and return values have annotations that convert them."""
+    if hasattr(value, "pk") and hasattr(value, "_meta"):
+        if place.startswith("argument "):
+            return "annotate the parameter with the model, or pass value.pk and load the object in the task"
+        return f"{'return' if place.startswith(RETURN_VALUE) else 'pass'} value.pk, and load the object later"
     advice = _advice_for_annotated(value)
     return advice if place.startswith(("argument ", RETURN_VALUE)) else advice.partition(", or ")[2] or advice
 
@@ -300,8 +304,6 @@ def _advice_for_annotated(value: Any) -> str:
     for types, advice in ADVICE:
         if isinstance(value, types):
             return advice
-    if hasattr(value, "pk") and hasattr(value, "_meta"):
-        return "annotate the parameter with the model, or pass value.pk and load the object in the task"
     if is_dataclass(value) and not callable(value):
         return "annotate it with its class, or pass dataclasses.asdict(value)"
     return advice_for(value, "pass plain strings, numbers, lists and dicts")

@@ -29,7 +29,7 @@ from django_pgqueue.lifecycle.enqueueing import NewJob, Row
 from django_pgqueue.reactions import after_enqueue
 from django_pgqueue.tasks.redaction import has_sensitive_tasks, hidden_from_reports
 
-from .calls import BoundCall, TaskCall, arguments_of, bind
+from .calls import BoundCall, TaskCall, arguments_of, bind, of_call
 from .job_ids import JobIds, Placed, Recorder
 from .mistaken_calls import called_in_coroutine
 from .new_job import alias_of, checked_call, connection_for, key_of, new_job, row_of, uniqueness_of
@@ -272,7 +272,11 @@ class Insertion:
             chunk.add_plain(arguments, range(self._recorder.count, self._first_other_place), self._row)
         while not chunk.is_full and (following := next(self._calls, None)) is not None:
             call = bind(self._own_task, *following)
-            chunk.add(call.place, self._new_job(call))
+            try:
+                job = self._new_job(call)
+            except (TypeError, ValueError) as error:
+                raise of_call(call.place, error) from error.__cause__
+            chunk.add(call.place, job)
         self._rows.clear()
         return ReadChunk(partial(self._insert_mixed_chunk, chunk), chunk.can_be_refused) if chunk.count else None
 
@@ -290,10 +294,14 @@ class Insertion:
                 args, kwargs = call.args, call.kwargs
             else:
                 args, kwargs = arguments_of(self._own_task, place, call)
-            stored = checked_call(task, args, kwargs)
+            try:
+                stored = checked_call(task, args, kwargs)
+                normalised = normalise_call(*stored)
+            except (TypeError, ValueError) as error:
+                raise of_call(place, error) from error.__cause__
             if has_database_of_call:
                 self._check_database(task, args, kwargs)
-            yield normalise_call(*stored)
+            yield normalised
 
     def _is_over(self) -> bool:
         """Return whether all calls have been read. Reads one call ahead to find out."""

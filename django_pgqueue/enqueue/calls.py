@@ -76,7 +76,10 @@ def bind(task: TaskDefinition | None, place: int, call: Any) -> BoundCall:
         args, kwargs = arguments_of(task, place, call)
         assert task is not None, "arguments_of() has checked it"  # noqa: S101 -- for the type checker
         bound = BoundCall(place, task, args, kwargs)
-    check_fit(bound.task, bound.args, bound.kwargs)
+    try:
+        check_fit(bound.task, bound.args, bound.kwargs)
+    except TypeError as error:
+        raise of_call(place, error) from None
     return bound
 
 
@@ -106,6 +109,17 @@ def arguments_of(task: TaskDefinition | None, place: int, call: Any) -> tuple[Se
     if isinstance(call, Mapping):
         return (), call
     raise TypeError(f"enqueue_many(): call {place} must be {FORMS}, not {_type_of(call)}")
+
+
+def of_call(place: int, error: TypeError | ValueError) -> Exception:
+    """Return an error of one call of `enqueue_many()` with the position of the call.
+
+    An error of another class keeps its text, and a traceback shows the position below it.
+    """
+    if type(error) in (TypeError, ValueError) and "enqueue_many(): call " not in str(error):
+        return type(error)(f"enqueue_many(): call {place}: {error}").with_traceback(error.__traceback__)
+    error.add_note(f"This is the error of call {place} of enqueue_many().")
+    return error
 
 
 def _type_of(call: Any) -> str:

@@ -14,6 +14,8 @@ from django_pgqueue.states import UNCOUNTED, Outcome
 
 CANCELLED: Final = "stopped while it ran because the job was cancelled"
 """The error of a cancelled attempt that has stopped."""
+CANCELLED_ITSELF: Final = "the task raised Cancel() without a reason"
+"""The error of an attempt whose task has cancelled its job."""
 KEPT_RUNNING: Final = f"{CANCELLED}, but its code kept running."
 """The start of the error of a cancelled attempt that did not stop in time."""
 STACK_OF_RUNNING: Final = "Stack 5 s after the job should have stopped:"

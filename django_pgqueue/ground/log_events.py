@@ -65,6 +65,11 @@ EVENTS: Final[dict[str, Event]] = {
     "job_crashed": Event("WARNING", "The process or the worker of an attempt was lost.", (*JOB_FIELDS, "state")),
     "job_abandoned": Event("ERROR", "A job has not stopped in time. Its slot is used again.", JOB_FIELDS),
     "abandoned_job_ended": Event("WARNING", "An abandoned job has ended. Its result does not count.", JOB_FIELDS),
+    "writes_lost": Event(
+        "ERROR",
+        "A task returned while a transaction was open. Its writes were rolled back, but its job could not be failed.",
+        JOB_FIELDS,
+    ),
     "job_refused": Event("WARNING or ERROR", "The database refused to change one job.", ("job_id", "reason")),
     "jobs_kept": Event("WARNING", "Jobs were not deleted, because unfinished work needs them.", ("count", "reason")),
     "batch_kept": Event("WARNING", "A batch was not deleted, because it has jobs or nested batches.", ("batch_id",)),

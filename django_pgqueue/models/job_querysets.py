@@ -16,6 +16,7 @@ from django_pgqueue.durations import seconds
 from django_pgqueue.ground.search_text import Scalar, as_search_text
 from django_pgqueue.states import State
 
+from .job_mistakes import explained
 from .operations_link import (
     ChosenJobs,
     JobsToChange,
@@ -246,6 +247,13 @@ class JobChanges(JobFilters[J]):
 
     delete.alters_data = True  # type: ignore[attr-defined]  # as above
     delete.queryset_only = True  # type: ignore[attr-defined]  # as above
+
+    def update(self, **values: Any) -> int:
+        """Write columns past the state machine. If the database refuses them, the error says what to call instead."""
+        with explained():
+            return super().update(**values)
+
+    update.alters_data = True  # type: ignore[attr-defined]  # as above
 
     _db: str | None
 

@@ -1,8 +1,8 @@
 """The Django model of jobs, for reading.
 
 Only `lifecycle` writes the state of a job: `Job.retry()`, `Job.acknowledge()`, `Job.cancel()`, `Job.run_now()`,
-`Job.set_max_attempts()`, `Job.delete()` and the same methods of querysets call it through `job_operations`. Saving a
-`Job` instance bypasses the state machine, and so do `update()` and `bulk_create()` of a queryset.
+`Job.set_max_attempts()`, `Job.delete()` and the same methods of querysets call it through `job_operations`. A stored
+job refuses `save()`. `update()` and `bulk_create()` of a queryset bypass the state machine.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from django_pgqueue.states import FINISHED, Seen, State
 from .change_results import ActOnJob, ChangeResult, changed, unchanged
 from .encoded_field import CodecJSONField
 from .job_indexes import CONSTRAINTS, INDEXES
+from .job_mistakes import explained, missing_attribute, refused_save
 from .job_querysets import JobChanges
 from .operations_link import JobsToChange, check_attempts_left, check_max_attempts, operations
 
@@ -131,8 +132,21 @@ class Job(models.Model):
     enqueued_on: str | None = None
     """Alias of the database that `enqueue()` wrote this job to; None if this instance comes from a query."""
 
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
+
+        def __getattr__(self, name):
+            """Say what to use instead of an attribute of another queue's result."""
+            raise missing_attribute(self, name)
+
     def __str__(self) -> str:
         return f"{in_line(self.task_name)} #{self.pk}"
+
+    def save_base(self, *args: Any, **options: Any) -> None:
+        """Do what `save()` does. Raise `TypeError` for a stored job: its methods change it, such as `cancel()`."""
+        if not self._state.adding:
+            raise refused_save(self)
+        with explained():
+            super().save_base(*args, **options)
 
     @property
     def progress(self) -> Progress | None:

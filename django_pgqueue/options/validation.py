@@ -192,13 +192,14 @@ def chunk_wait_problems(option: str, value: Any) -> Iterator[str]:
 
 def length_problems(limit: str, option: str, value: Any) -> Iterator[str]:
     """Yield the problem of a duration that must be longer than 0. The message says that None means no `limit`."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if (is_number and value <= 0) or (isinstance(value, timedelta) and value <= timedelta()):
+        yield f"{option} must be longer than 0 seconds, not {value!r}: pass None for no {limit}"
+        return
     try:
-        is_positive = seconds(value) > 0
+        seconds(value)
     except (TypeError, ValueError) as error:
         yield f"{option}: {error}"
-    else:
-        if not is_positive:
-            yield f"{option} must be longer than 0 seconds: pass None for no {limit}"
 
 
 def retention_problems(option: str, value: Any) -> Iterator[str]:

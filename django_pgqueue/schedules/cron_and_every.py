@@ -46,6 +46,10 @@ class Times:
     priority: int | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.args, str | bytes) or not isinstance(self.args, Sequence):
+            raise TypeError(f"args must be a list of positional arguments, not {self.args!r}: write args=[…]")
+        if not isinstance(self.kwargs, Mapping):
+            raise TypeError(f"kwargs must be a dict of named arguments, not {self.kwargs!r}: write kwargs={{…}}")
         if self.missed not in MISSED:
             raise ValueError(f"missed must be one of {', '.join(MISSED)}, not {self.missed!r}")
         if self.if_running not in IF_RUNNING:
@@ -120,7 +124,7 @@ def cron(
         The schedule. Workers store it in the database when they start.
 
     Raises:
-        TypeError: `jitter` is neither a number nor a timedelta.
+        TypeError: `jitter` is neither a number nor a timedelta, `args` is no list, or `kwargs` is no dict.
         ValueError: The expression, the time zone or another value is invalid, or the expression never comes due.
 
     Example:
@@ -182,7 +186,7 @@ def every(
         The schedule. Workers store it in the database when they start.
 
     Raises:
-        TypeError: A part of the interval is not a number, or `jitter` is neither a number nor a timedelta.
+        TypeError: A part of the interval is not a number, or another argument has a wrong type, as in `cron()`.
         ValueError: The interval or another value is invalid.
 
     Example:

@@ -10,6 +10,7 @@ access to the rows does not allow anyone to import code.
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -42,7 +43,8 @@ def register(task: TaskDefinition) -> None:
     A module that is loaded again replaces its own tasks.
 
     Raises:
-        InvalidTask: A task with another function already has one of the names, or another limit with the same name.
+        InvalidTask: A task with another function already has one of the names, or another limit with the same name. Or
+            a module defines a task twice.
     """
     global _limits, _chunk_keys
     names = (task.name, *task.aliases)
@@ -53,12 +55,31 @@ def register(task: TaskDefinition) -> None:
                 f"{task.module_path} and {existing.module_path} are both named {name!r}: "
                 "pass another name= to one of them"
             )
+        if existing is not None and _is_defined_again(existing, task):
+            raise InvalidTask(
+                f"{task.func.__module__} defines the task {task.module_path} twice, and the second definition would "
+                "replace the first: rename one of the functions, or remove it"
+            )
     if task.limit is not None:
         _check_same_policy(task, task.limit)
     _tasks.update(dict.fromkeys(names, task))
     _limits = _chunk_keys = None
     if apps.loading and not apps.ready:
         imported_at_setup.add(task.func.__module__)
+
+
+def _is_defined_again(existing: TaskDefinition, task: TaskDefinition) -> bool:
+    """Return whether the code of one module contains both functions.
+
+    A module that is loaded again has new code: it does not contain the function of the task that it replaces.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals is task.func.__globals__:
+            codes = {id(each) for each in frame.f_code.co_consts}
+            return existing.func is not task.func and {id(existing.func.__code__), id(task.func.__code__)} <= codes
+        frame = frame.f_back
+    return False
 
 
 def get(name: str) -> TaskDefinition | None:
@@ -166,6 +187,11 @@ def is_found_by_workers(module: str) -> bool:
 
 def not_found(task: TaskDefinition) -> str:
     """Return the error message for a task that no worker would find."""
+    if task.func.__module__ == "__main__":
+        return (
+            f"no worker would find {task.name}: it is defined in the program itself, which workers do not import. "
+            "Move the task to <app>.tasks of an installed app, and import it from there."
+        )
     return (
         f"no worker would find {task.name}: workers import <app>.tasks of each installed app and the modules below it. "
         f"Move the task there, or add {task.func.__module__!r} to PGQUEUE['TASK_MODULES']."

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import router
@@ -53,9 +54,13 @@ def enqueued(
     Returns:
         The matching jobs. The list can be empty.
 
+    Raises:
+        ValueError: No task and no job has the name that was passed.
+
     Example:
         >>> [job] = enqueued(send_receipt, args=[7], queue_name="mail")
     """
+    _check_name(task, database)
     wanted = _Wanted(task, args, kwargs, run_after, filters)
     return [job for job in wanted.candidates(database) if not wanted.misses(job)]
 
@@ -121,6 +126,7 @@ def capture_jobs(task: Any = None) -> Iterator[list[Job]]:
     """
     from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
 
+    _check_name(task, None)
     enqueued_ids: list[tuple[str, int]] = []
     jobs: list[Job] = []
 
@@ -214,6 +220,17 @@ def _name_of(task: Any) -> str:
     if isinstance(task, str):
         return task
     return task.name if isinstance(task, Task) else str(task.module_path)
+
+
+def _check_name(task: Any, database: str | None) -> None:
+    """Raise `ValueError` for a name that no task of this process and no job has, which is probably misspelled."""
+    if isinstance(task, str) and registry.get(task) is None and not _jobs(database).filter(task_name=task).exists():
+        names = [name for each in registry.all_tasks() for name in registry.names_of(each.name)]
+        close = next(iter(get_close_matches(task, names, n=1)), "")
+        raise ValueError(
+            f"no task is named {task!r}: "
+            + (f"did you mean {close!r}?" if close else "pass the task itself, or its name as in `task.name`")
+        )
 
 
 def _jobs(database: str | None) -> QuerySet[Job]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,13 @@ from django_pgqueue.durations import Duration, seconds
 from django_pgqueue.ends.deletion import APP, GOES_WITH_JOB
 from django_pgqueue.ends.end_check import APPLICATION
 from django_pgqueue.ends.end_checks import CHECKS, sweep
+from django_pgqueue.ground.log_events import job_event
 from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.lifecycle import steps
 from django_pgqueue.lifecycle.chunks import ChunkRule
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.states import Pausable, State
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.lanes import Lanes
 from django_pgqueue.worker.claiming.limited.key_pages import STEP_SECONDS, rule_of
@@ -32,6 +35,25 @@ from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
 if TYPE_CHECKING:
     from django_pgqueue.worker.execution.report import Report
+
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+
+class JobsRun(int):
+    """The number of attempts that `run_jobs()` has run, with a description of each that failed."""
+
+    failures: tuple[str, ...]
+
+    def __new__(cls, count: int, failures: Iterable[str] = ()) -> JobsRun:
+        """Return the number. Its repr shows the failures, so that a failed assertion shows them too."""
+        number = super().__new__(cls, count)
+        number.failures = tuple(failures)
+        return number
+
+    def __repr__(self) -> str:
+        failed = f" ({len(self.failures)} failed: {'; '.join(self.failures)})" if self.failures else ""
+        return f"{int(self)}{failed}"
 
 
 class KitClaims:
@@ -83,7 +105,7 @@ def run_jobs(
     raising: bool = False,
     schedules: bool = False,
     database: str | None = None,
-) -> int:
+) -> JobsRun:
     """Run due jobs one after another until none is left, including jobs that they enqueue.
 
     Jobs are claimed, run and completed like in a worker, but in the caller's thread and on the test's own connection.
@@ -102,7 +124,8 @@ def run_jobs(
         database: Alias of the database of the jobs. By default the database routers choose it.
 
     Returns:
-        The number of attempts that ran.
+        The number of attempts that ran. Its `failures` are those that failed, and its repr shows them. A failure is
+        also logged, unless it is raised.
 
     Raises:
         ValueError: `until` is a naive datetime.
@@ -116,7 +139,7 @@ def run_jobs(
     alias = database or router.db_for_write(Job)
     queue_names = [queue_name] if isinstance(queue_name, str) else queue_name
     left_seconds, shift_seconds = _seconds_until(until), clock.shift_seconds
-    count = 0
+    count, failures = 0, list[str]()
     claims = KitClaims(connections[alias], queue_names)
     try:
         while max_jobs is None or count < max_jobs:
@@ -128,8 +151,7 @@ def run_jobs(
             if claimed is not None:
                 count += len(claimed.members)
                 report = run_here(alias, claimed)
-                if raising:
-                    _raise_failure(report)
+                failures += _failures(report, raising=raising)
                 continue
             wait_seconds = min(tick_in, claims.next_in, _beside_pauses_in(alias, queue_names, claims.lanes))
             if wait_seconds > left_seconds:
@@ -141,14 +163,20 @@ def run_jobs(
             claims.pass_by(wait_seconds)
     finally:
         clock.shift_seconds = shift_seconds
-    return count
+    return JobsRun(count, failures)
 
 
-def _raise_failure(report: Report) -> None:
-    """Raise the first exception of a failed job of this call."""
+def _failures(report: Report, *, raising: bool) -> Iterator[str]:
+    """Yield a description of each failed job of this call. Raise its exception, or log it."""
     for each in (report, *report.others):
-        if each.is_failure and each.exception is not None:
-            raise each.exception
+        if each.is_failure:
+            if raising and each.exception is not None:
+                raise each.exception
+            name = f"{each.exception_class.rpartition('.')[2]}: " if each.exception_class else ""
+            failure = f"job {each.claimed.job_id} ({registry.in_words(each.claimed.task_name)}): {name}{each.error}"
+            # The stored text: a lone surrogate in the message of an exception would break the report of pytest-xdist.
+            logger.error("%s\n%s", failure, each.traceback, extra=job_event("job_failed", each.claimed))
+            yield failure
 
 
 def _sweep(alias: str) -> bool:

@@ -37,8 +37,10 @@ from .execution.chunk_attempt import attempt_of
 from .execution.error_text import is_a, log_exception
 from .execution.job_events import FOREGROUND
 from .execution.log_recorder import recorder
+from .execution.lost_writes import report_of_lost_writes
 from .execution.report import Report
 from .foreground_claim import claim_at_enqueue
+from .runtime.django_connections import has_uncommitted_writes, uncommitted
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -133,7 +135,7 @@ def attempt(alias: str, claimed: Claimed, notes: Notes, asked_to_cancel: Callabl
 
 def _attempt(connection: BaseDatabaseWrapper, attempt: Attempt) -> Report:
     if not connection.in_atomic_block:
-        return attempt.run()
+        return _outside_transactions(connection, attempt)
     with transaction.atomic(using=connection.alias):
         attempt.outer_blocks = len(connection.atomic_blocks)
         report = attempt.run()
@@ -141,6 +143,16 @@ def _attempt(connection: BaseDatabaseWrapper, attempt: Attempt) -> Report:
             # A statement of the task has failed. Without the rollback to the savepoint, every later statement of the
             # caller would fail too.
             transaction.set_rollback(True, using=connection.alias)
+    return report
+
+
+def _outside_transactions(connection: BaseDatabaseWrapper, attempt: Attempt) -> Report:
+    """Run an attempt. Roll back what it did not commit, as a worker does, unless the caller had a transaction open."""
+    begins_idle = connection.connection is None or connection.autocommit
+    report = attempt.run()
+    if begins_idle and not connection.in_atomic_block and has_uncommitted_writes(connection):
+        connection.close()
+        report = report_of_lost_writes(attempt, report, uncommitted(connection.alias))
     return report
 
 

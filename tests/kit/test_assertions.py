@@ -118,3 +118,21 @@ def test_capture_jobs_error_in_block_is_raised():
     with pytest.raises(DatabaseError, match="division by zero"), transaction.atomic(), capture_jobs():
         tasks.noop.enqueue()
         connection.cursor().execute("SELECT 1 / 0")
+
+
+def captured(name: str) -> None:
+    with capture_jobs(name):
+        pass
+
+
+@pytest.mark.parametrize("call", [assert_not_enqueued, assert_enqueued, enqueued, captured])
+def test_assertion_misspelled_name_is_refused(call):
+    with pytest.raises(ValueError, match=r"'tests.app.tasks.nop': did you mean 'tests.app.tasks.noop'"):
+        call("tests.app.tasks.nop")
+
+
+def test_assertion_name_of_stored_jobs_is_accepted():
+    job = tasks.noop.enqueue()
+    assert_not_enqueued("tests.app.tasks.plus")
+    type(job).objects.update(task_name="of.an.earlier.release")
+    assert enqueued("of.an.earlier.release") == [job]

@@ -136,3 +136,14 @@ def test_keyboard_interrupt_in_immediate_mode_reaches_caller():
     with pytest.raises(KeyboardInterrupt):
         tasks.raise_exception.enqueue("keyboard_interrupt")
     assert states() == ["dead"]
+
+
+def test_run_jobs_failure_is_shown_and_logged(caplog):
+    tasks.add.enqueue(1)
+    job = tasks.fail.using(max_attempts=1).enqueue("shown")
+    ran = run_jobs()
+    failure = f"job {job.pk} ({tasks.fail.name}): RuntimeError: shown"
+    assert (ran, ran.failures, repr(ran)) == (2, (failure,), f"2 (1 failed: {failure})")
+    assert [each.levelname for each in caplog.records] == ["ERROR"]
+    assert "raise RuntimeError(message)" in caplog.text
+    assert (run_jobs(), repr(run_jobs())) == (0, "0")

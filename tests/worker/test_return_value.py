@@ -24,7 +24,7 @@ from django_pgqueue.worker.execution.atomic import transaction_of
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from django_pgqueue.worker.execution.report import Report
 from tests import helpers
-from tests.app import tasks
+from tests.app import mistakes, tasks
 
 JOB = Claimed(1, 1, "t", "default", 0, EPOCH, "{}", 1, 1, 0, False, None, 0.0)
 
@@ -48,6 +48,40 @@ def test_result_not_json_job_is_dead_after_one_run(kind, task):
     assert execution.exception_class == "django_pgqueue.exceptions.ResultNotStored"
     assert execution.error.startswith("the task succeeded, but its result cannot be stored: the return value")
     assert not Group.objects.exists(), "the transaction of an atomic task must be rolled back"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("task", [mistakes.return_instead_of_raise, mistakes.areturn_instead_of_raise])
+@pytest.mark.parametrize(("kind", "written"), [("retry", "Retry(5)"), ("class", "Retry()"), ("cancel", "Cancel()")])
+def test_task_returns_a_directive_job_is_dead(task, kind, written, settings):
+    settings.PGQUEUE = {"TASK_MODULES": ["tests.app.mistakes"]}
+    job = task.enqueue(kind)
+    run_jobs()
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("dead", 1)
+    error = f"the task returned {written}, which has no effect: write `raise {written}`"
+    assert Execution.objects.get(job=job).error == error
+
+
+@pytest.mark.django_db
+def test_task_returns_a_model_instance_error_says_return_pk(settings):
+    settings.PGQUEUE = {"TASK_MODULES": ["tests.app.mistakes"]}
+    mistakes.return_group.enqueue()
+    run_jobs()
+    assert Execution.objects.get().error.endswith(
+        "the return value is of type Group, which JSON cannot represent: return value.pk, and load the object later"
+    )
+
+
+@pytest.mark.django_db
+def test_task_cancels_itself_error_says_so(settings):
+    settings.PGQUEUE = {"TASK_MODULES": ["tests.app.mistakes"]}
+    mistakes.cancel_itself.enqueue()
+    run_jobs()
+    assert Execution.objects.values_list("outcome", "error").get() == (
+        "cancelled",
+        "the task raised Cancel() without a reason",
+    )
 
 
 @pytest.mark.promise("defect-unrun-coroutine")

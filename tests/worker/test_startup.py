@@ -67,6 +67,16 @@ def test_missing_migrations_not_applied_is_named(settings):
     assert server.missing_migrations("default") == [], "the project makes the tables without migrations"
 
 
+@pytest.mark.django_db
+def test_missing_requirement_names_the_database_option(monkeypatch):
+    monkeypatch.setattr(server, "missing_migrations", lambda alias: ["pgqueue.0001_initial"])
+    monkeypatch.setattr(server, "is_read_only", lambda alias: False)
+    monkeypatch.setattr(startup.django_connections, "close_for_good", lambda: None)
+    monkeypatch.setattr(startup.clone_guard, "is_foreign", False)
+    assert startup.missing_requirement("default").endswith("run `manage.py migrate`")
+    assert startup.missing_requirement("second").endswith("run `manage.py migrate --database=second`")
+
+
 def test_wait_until_ready_checks_again_soon_and_then_rarely(monkeypatch):
     """A worker that starts beside its database works soon. One that waits for hours checks every two seconds."""
     pauses: list[float] = []

@@ -24,7 +24,7 @@ from django_pgqueue.exceptions import (
     TaskTimeout,
     Throttled,
 )
-from django_pgqueue.ground.attempt_ends import CANCELLED, KEPT_RUNNING
+from django_pgqueue.ground.attempt_ends import CANCELLED, CANCELLED_ITSELF, KEPT_RUNNING
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.settings.conf import get_settings
@@ -90,7 +90,7 @@ def _report_of(attempt: EndedAttempt, exception: BaseException) -> Report:
         report.holds_key = is_a(exception, Throttled)
     elif is_a(exception, Cancel, TaskCancelled):
         report.ending = Ending.CANCELLED
-        report.error = report.error or CANCELLED
+        report.error = report.error or (CANCELLED_ITSELF if is_a(exception, Cancel) else CANCELLED)
     elif attempt.interrupted and not attempt.timed_out and not is_a(exception, Dead):
         report.ending = Ending.RELEASED  # its exception may be a consequence of the interruption
     elif is_a(exception, DoesNotFit, StepsChanged, NoTransaction):

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from django_pgqueue.declared.retry import DEFAULT_BACKOFF
 from django_pgqueue.declared.steps import Suspension
 from django_pgqueue.encoding.serialization import encode_result
-from django_pgqueue.exceptions import Dead, LeaseLost, ResultNotStored, TaskCancelled, TaskTimeout
+from django_pgqueue.exceptions import Dead, Directive, LeaseLost, ResultNotStored, TaskCancelled, TaskTimeout
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.job_log import RecordedLine
 from django_pgqueue.ground.progress import Progress
@@ -118,6 +118,8 @@ def encoded_result(task: TaskDefinition, value: Any) -> str | None:
     `Attempt` calls this. It protects one rule: an error that occurs after the function has succeeded does not repeat
     the function.
     """
+    if type(value) not in PLAIN:
+        _refuse_directive(value)
     try:
         if task.adapter is not None:
             value = task.adapter.result(value)
@@ -129,6 +131,16 @@ def encoded_result(task: TaskDefinition, value: Any) -> str | None:
     except BaseException as error:
         reason = error_text.message(error) or type(error).__name__
         raise ResultNotStored(f"the task succeeded, but its result cannot be stored: {reason}") from error
+
+
+def _refuse_directive(value: Any) -> None:
+    """Raise `ResultNotStored` if a function returned what it should have raised, such as `Retry(5)`."""
+    if not isinstance(value, Directive) and not (isinstance(value, type) and issubclass(value, Directive)):
+        return
+    name = value.__name__ if isinstance(value, type) else type(value).__name__
+    after_seconds = getattr(value, "after_seconds", None)
+    written = f"{name}({'' if after_seconds is None else f'{after_seconds:g}'})"
+    raise ResultNotStored(f"the task returned {written}, which has no effect: write `raise {written}`")
 
 
 def recorded_class(task: TaskDefinition | None, exception: BaseException) -> str:

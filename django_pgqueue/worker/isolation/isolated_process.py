@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from django_pgqueue import signals
+from django_pgqueue.exceptions import Dead
 from django_pgqueue.ground.job_log import RecordedLine
 from django_pgqueue.ground.log_events import job_event
 from django_pgqueue.ground.posix import signals_named
@@ -31,6 +32,7 @@ from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.worker.completion.progress_writer import ProgressSender
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
+from django_pgqueue.worker.execution.lost_writes import report_of_lost_writes
 from django_pgqueue.worker.execution.process_events import ISOLATED, START_SECONDS, call_start_receivers, stop_receivers
 from django_pgqueue.worker.execution.report import ProgressSink, Report
 from django_pgqueue.worker.runtime import django_connections
@@ -263,6 +265,8 @@ def _run(claimed: Claimed, alias: str, notes: ProgressSink, asked_to_cancel: Cal
         report = attempt.ended_by(error)
     try:
         django_connections.after_job()
+    except Dead as error:
+        return report_of_lost_writes(attempt, report, error)
     except BaseException as error:  # noqa: BLE001 -- as above
         error_text.log_exception(
             f"cleaning up after job {claimed.job_id} failed", error, extra=job_event("job_cleanup_failed", claimed)

@@ -29,6 +29,7 @@ from django.db.backends.signals import connection_created
 
 from django_pgqueue.db.engine_connection import add_options
 from django_pgqueue.db.server import refuse_an_old_primary
+from django_pgqueue.exceptions import Dead
 from django_pgqueue.ground.waker import readable_check
 from django_pgqueue.settings.conf import get_settings
 
@@ -53,6 +54,9 @@ KNOWN_LENGTH: Final = 2000
 """How many verdicts are kept, and for statements of which length. SUCCEED, which completes an atomic task, has 1,530
 characters."""
 IDLE: Final = psycopg.pq.TransactionStatus.IDLE
+IN_TRANSACTION: Final = psycopg.pq.TransactionStatus.INTRANS
+FAILED: Final = psycopg.pq.TransactionStatus.INERROR
+HAS_WRITTEN: Final = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL"
 
 
 class Uses:
@@ -280,14 +284,16 @@ def close_idle() -> None:
 def after_job() -> bool:
     """Close this thread's connections whose session the job has changed, and clean up the others.
 
-    Return whether a connection is still open.
+    Return whether a connection is still open. Raise `Dead` if a closed one had writes that were not committed.
     """
-    are_open = False
+    are_open, rolled_back = False, ""
     for watched in _here.watched:
         connection = watched.connection()
         if connection is None:
             continue
         if connection.connection is not None and watched.must_be_closed(connection):
+            if has_uncommitted_writes(connection):
+                rolled_back = connection.alias
             _abandon(connection)
         try:
             watched.tidy(connection)
@@ -295,7 +301,31 @@ def after_job() -> bool:
             _abandon(connection)
         if connection.connection is not None:
             are_open = True
+    if rolled_back:
+        raise uncommitted(rolled_back)
     return are_open
+
+
+def has_uncommitted_writes(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether a connection has an open transaction that has written, or that has failed.
+
+    Only a transaction that has written has an id. In one that has failed, the server answers no question.
+    """
+    raw = connection.connection
+    if not isinstance(raw, psycopg.Connection) or raw.pgconn.transaction_status not in (IN_TRANSACTION, FAILED):
+        return False
+    try:
+        return raw.execute(HAS_WRITTEN).fetchone() == (True,)
+    except psycopg.Error:
+        return True
+
+
+def uncommitted(alias: str) -> Dead:
+    """Return the error of a task that has returned before it committed its writes."""
+    return Dead(
+        f"the task returned and left a transaction open on database {alias!r}, so its writes were rolled back: "
+        "write inside `with transaction.atomic()`, or call transaction.commit() before the task returns"
+    )
 
 
 def close_all() -> None:

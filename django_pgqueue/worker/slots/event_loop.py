@@ -17,13 +17,14 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 
+from django_pgqueue.exceptions import Dead
 from django_pgqueue.ground.attempt_ends import STACK_OF_RUNNING
 from django_pgqueue.ground.log_events import event, job_event
 from django_pgqueue.lifecycle.types import Claimed
@@ -32,6 +33,7 @@ from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
 from django_pgqueue.worker.execution.chunk_attempt import planned_attempt
 from django_pgqueue.worker.execution.failure import given_up
+from django_pgqueue.worker.execution.lost_writes import report_of_lost_writes
 from django_pgqueue.worker.execution.report import Report, released
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.django_connections import uses
@@ -275,7 +277,7 @@ class LoopSlots(threading.Thread):
             statements = uses.statements_off_slots
             report = await attempt.run_async()
             if uses.statements_off_slots != statements:
-                await self._orm.clean_up()
+                report = await self._orm.clean_up(attempt, report)
         except BaseException as error:  # noqa: BLE001 -- closing a connection may fail too
             report = report or attempt.ended_by(error)
         if self.running.pop(attempt.claimed.execution_id, None) is None:
@@ -341,7 +343,7 @@ class OrmThread:
         running: The jobs that run on the loop.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, running: Sized) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, running: Mapping[int, tuple[Attempt, object]]) -> None:
         self._loop = loop
         self._running = running
         self.losses = uses.losses
@@ -355,12 +357,21 @@ class OrmThread:
         self.losses = uses.losses
         await sync_to_async(django_connections.before_job)()
 
-    async def clean_up(self) -> None:
-        """Clean up the connections, because a job has used them."""
-        await sync_to_async(django_connections.after_job)()
+    async def clean_up(self, attempt: Attempt, report: Report) -> Report:
+        """Clean up the connections, because a job has used them. Return its report.
+
+        If writes were rolled back, another report says so. Coroutines share the connections, so the writes may be those
+        of any job that still runs.
+        """
         self._used_at = self._loop.time()
         if self._timer is None:
             self._timer = self._loop.call_later(django_connections.IDLE_SECONDS, self._close_unused)
+        try:
+            await sync_to_async(django_connections.after_job)()
+        except Dead as error:
+            others = [other for other, _ in list(self._running.values()) if other is not attempt]
+            return report_of_lost_writes(attempt, report, error, others)
+        return report
 
     def _close_unused(self) -> None:
         """Close the connections if no job has used them for a while: one timer at a time."""

@@ -19,7 +19,7 @@ from contextvars import Context
 from queue import Empty
 from typing import Final
 
-from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
+from django_pgqueue.exceptions import Dead, LeaseLost, TaskCancelled, TaskTimeout
 from django_pgqueue.ground.attempt_ends import STACK_OF_RUNNING
 from django_pgqueue.ground.log_events import job_event
 from django_pgqueue.lifecycle.types import Claimed
@@ -28,6 +28,7 @@ from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
 from django_pgqueue.worker.execution.chunk_attempt import planned_attempt
 from django_pgqueue.worker.execution.failure import given_up
+from django_pgqueue.worker.execution.lost_writes import report_of_lost_writes
 from django_pgqueue.worker.execution.report import STOPS, Report, last_resort
 from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt, SlotProcess
 from django_pgqueue.worker.runtime import django_connections
@@ -207,7 +208,7 @@ class ThreadSlot(threading.Thread):
         except BaseException:  # noqa: BLE001 -- the job must get a report in any case
             self._detach()
             report = last_resort(claimed, attempt.started_at)
-        self._clean_up(attempt)
+        report = self._clean_up(attempt, report)
         if self._given_up:
             logger.warning(
                 "job %s had been abandoned and has now ended; its result does not count",
@@ -254,7 +255,8 @@ class ThreadSlot(threading.Thread):
         with self._guard:
             self.attempt = None
 
-    def _clean_up(self, attempt: AnyAttempt) -> None:
+    def _clean_up(self, attempt: AnyAttempt, report: Report) -> Report:
+        """Clean up this thread's connections. Return the report, or another one if writes were rolled back."""
         try:
             if attempt.interrupted or attempt.timed_out or attempt.cancelled:
                 # The exception may have interrupted the database driver in the middle of an operation.
@@ -262,7 +264,11 @@ class ThreadSlot(threading.Thread):
                 self._are_open = False
             elif self._connections:
                 self._are_open = django_connections.after_job()
+        except Dead as error:
+            self._are_open = True
+            return report_of_lost_writes(attempt, report, error)
         except BaseException as error:  # noqa: BLE001 -- closing runs the code of a database backend
             self._are_open = True
             extra = job_event("job_cleanup_failed", attempt.claimed)
             error_text.log_exception(f"cleaning up after job {attempt.claimed.job_id} failed", error, extra=extra)
+        return report

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from django.db import DEFAULT_DB_ALIAS
+
 from django_pgqueue import queues
 from django_pgqueue.db import server
 from django_pgqueue.db.reconnects import pause_seconds
@@ -36,7 +38,8 @@ def missing_requirement(alias: str) -> str:
     finally:
         django_connections.close_for_good()
     if missing:
-        return f"database {alias!r} lacks the migrations {', '.join(missing)}: run `manage.py migrate`"
+        option = "" if alias == DEFAULT_DB_ALIAS else f" --database={alias}"
+        return f"database {alias!r} lacks the migrations {', '.join(missing)}: run `manage.py migrate{option}`"
     if read_only:
         return f"database {alias!r} is read-only: if it is a standby, connect the worker to the primary"
     return ""
