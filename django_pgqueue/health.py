@@ -56,12 +56,19 @@ def _counted(count: int, one: str, several: str) -> str:
     return f"{count} {one if count == 1 else several}"  # this module imports nothing of the package
 
 
+def _positive(text: str) -> float:
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text} must be above 0")
+    return number
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command line's arguments to a parser."""
     parser.add_argument("path", help="The health file, as passed to runworker --health-file.")
     parser.add_argument(
         "--max-age",
-        type=float,
+        type=_positive,
         default=MAX_AGE_SECONDS,
         metavar="SECONDS",
         help="Age of the file from which on the worker is not alive. Default: 30.",

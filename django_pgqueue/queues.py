@@ -55,24 +55,24 @@ def check(name: str, database: str, *, stacklevel: int = 3) -> None:
         warnings.warn(message, UnknownQueueWarning, stacklevel=stacklevel)
 
 
-def mistyped(name: str, database: str) -> str:
+def mistyped(name: str, database: str, *, accepts_new: bool = True) -> str:
     """Return a message if nothing uses a queue and a queue with a similar name is used, otherwise an empty string.
 
-    Without a similar name there is no message: the queue may be new, and its first job may come later. If the database
-    cannot be read, there is no message either.
+    Without a similar name there is no message if `accepts_new`: the queue may be new, and its first job may come later.
+    If the database cannot be read, there is no message either.
     """
     of_tasks = {task.queue_name for task in registry.all_tasks()} | set(known_queues() or ())
     if name in of_tasks:
         return ""
     try:
         with transaction.atomic(using=database):  # an error must not end the caller's transaction
-            return _mistyped(name, database, of_tasks)
+            return _mistyped(name, database, of_tasks, accepts_new=accepts_new)
     except DatabaseError as error:
         logger.debug("could not check whether the queue %r is used: %s", name, error)
         return ""
 
 
-def _mistyped(name: str, database: str, of_tasks: Iterable[str]) -> str:
+def _mistyped(name: str, database: str, of_tasks: Iterable[str], *, accepts_new: bool) -> str:
     from . import stats  # imported only if needed
 
     connection = connections[database]
@@ -81,9 +81,11 @@ def _mistyped(name: str, database: str, of_tasks: Iterable[str]) -> str:
     if name in names or waiting(name, database).exists():
         return ""
     close = get_close_matches(name, sorted(known for known in names if not _differ_in_digits(name, known)), n=1)
-    if not close:
+    if not close and accepts_new:
         return ""
     users = "task, waiting or recent job" if of_schedules is None else "task, schedule, waiting job or recent job"
+    if not close:
+        return f"no {users} uses the queue {name!r}. `pgqueue queues` lists what exists."
     where = ", where due jobs wait" if _has_due(connection, close[0]) else ""
     return f"no {users} uses the queue {name!r}: did you mean {close[0]!r}{where}?"
 

@@ -267,7 +267,7 @@ def test_pause_commands_accept_a_limit_key():
     assert pgqueue("resume", "--limit-key", "stripe:customer:7") == "Resumed."
     assert pgqueue("clear", "--limit-key", "stripe", "--dry-run").startswith("1 job to cancel:")
     assert pgqueue("clear", "--limit-key", "stripe", "--yes").endswith("Cancelled 1 job.")
-    assert "did you mean 'stripe'?" in pgqueue("pause", "--limit-key", "stirpe")
+    assert "did you mean 'stripe'?" in pgqueue("pause", "--limit-key", "stirpe", "--force")
 
 
 def test_limits_commands_override_reset_and_release():
@@ -282,7 +282,7 @@ def test_limits_commands_override_reset_and_release():
     assert pgqueue("limits", "reset", "stripe") == "Nothing to reset: it is not overridden."
     assert pgqueue("limits", "release", "stripe:customer:7") == "Released: the hold has ended."
     assert pgqueue("limits", "release", "stripe:customer:7") == "Nothing to release: no key is held."
-    assert "did you mean 'stripe'?" in pgqueue("limits", "set", "stirpe", "--burst", "2")
+    assert "did you mean 'stripe'?" in pgqueue("limits", "set", "stirpe", "--burst", "2", "--force")
 
 
 @pytest.mark.parametrize(

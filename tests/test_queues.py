@@ -200,10 +200,10 @@ def test_control_known_queue_needs_no_query_for_its_name(django_assert_num_queri
 
 
 @pytest.mark.django_db
-def test_pause_command_warns_on_stderr_and_pauses():
+def test_pause_command_with_force_warns_on_stderr_and_pauses():
     output, errors = StringIO(), StringIO()
     with warnings.catch_warnings(record=True) as caught:
-        call_command("pgqueue", "pause", "defualt", stdout=output, stderr=errors)
+        call_command("pgqueue", "pause", "defualt", "--force", stdout=output, stderr=errors)
     assert errors.getvalue() == f"Warning: {LIKE_DEFAULT}\n"
     assert output.getvalue() == "Paused. 0 jobs are waiting.\n"
     assert not caught

@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 
 
 class BatchProgress(NamedTuple):
-    """How many jobs a batch and the batches nested in it have, by state. Jobs that were removed are counted too."""
+    """How many jobs a batch and the batches nested in it have, by state. Jobs that were removed are counted too.
+
+    The fields are `ready`, `running`, `succeeded`, `dead`, `cancelled`, and `waiting` for jobs of workflows that wait
+    for others.
+    """
 
     ready: int = 0
     running: int = 0
@@ -45,7 +49,6 @@ class BatchProgress(NamedTuple):
     dead: int = 0
     cancelled: int = 0
     waiting: int = 0
-    """Jobs of workflows that wait for others."""
 
     @property
     def finished(self) -> int:

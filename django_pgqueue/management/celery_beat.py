@@ -21,6 +21,7 @@ from django.utils import timezone
 from django_pgqueue import queues
 from django_pgqueue.encoding.serialization import plain_arguments
 from django_pgqueue.ground.plurals import counted
+from django_pgqueue.ground.similar_names import meant
 from django_pgqueue.lifecycle import schedules
 from django_pgqueue.lifecycle.schedules import Definition
 from django_pgqueue.schedules import cron_and_every as schedule_times
@@ -31,7 +32,7 @@ from django_pgqueue.tasks.redaction import has_sensitive
 from .celery_sources import Entry, read_entries, read_time_zone
 from .celery_times import BeatTimes, CannotMove, times_of
 from .subcommands.output import Output
-from .subcommands.subcommand import Options, Subcommand, add_database, database_alias
+from .subcommands.subcommand import Options, Subcommand, UsageError, add_database, database_alias
 
 UNITS: Final = ("weeks", "days", "hours", "minutes", "seconds")
 DELIVERY: Final = ("exchange", "routing_key", "countdown", "eta", "headers", "time_limit", "soft_time_limit")
@@ -65,14 +66,16 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(options: Options, out: Output) -> None:
-    """Print what would be moved, or with `--apply` move it. Raise `CommandError` for invalid arguments."""
+    """Print what would be moved, or with `--apply` move it. Raise `UsageError` for invalid arguments."""
     if options["python"] and options["apply"]:
-        raise CommandError("Pass either --python, which prints code, or --apply, which adds rows to the database.")
+        raise UsageError("Pass either --python, which prints code, or --apply, which adds rows to the database.")
+    if options["paused"] and not options["apply"]:
+        raise UsageError("Pass --paused with --apply: without it, nothing is added.")
     alias, names = database_alias(options), task_names(options["map"])
     try:
         time_zone = read_time_zone(options["time_zone"])
     except ValueError as error:
-        raise CommandError(str(error)) from None
+        raise UsageError(str(error)) from None
     moves = [move_of(entry, names, time_zone, alias) for entry in read_entries()]
     if not moves:
         raise CommandError(
@@ -86,14 +89,15 @@ def _run(options: Options, out: Output) -> None:
 
 
 def task_names(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the names of `--map`. Raise `CommandError` if a pair cannot be read or names an unknown task."""
+    """Return the names of `--map`. Raise `UsageError` if a pair cannot be read or names an unknown task."""
     names = {}
     for pair in pairs:
         old, separator, new = pair.partition("=")
         if not (old and separator and new):
-            raise CommandError(f"Invalid --map {pair!r}: use OLD=NEW, such as shop.tasks.old=shop.tasks.new")
+            raise UsageError(f"Invalid --map {pair!r}: use OLD=NEW, such as shop.tasks.old=shop.tasks.new")
         if registry.get(new) is None:
-            raise CommandError(f"Invalid --map {pair!r}: no task is named {new!r}.")
+            known = [task.name for task in registry.all_tasks()]
+            raise UsageError(f"Invalid --map {pair!r}: no task is named {new!r}{meant(new, known, 'pgqueue tasks')}")
         names[old] = new
     return names
 

@@ -10,9 +10,8 @@ import argparse
 import os
 from typing import Any, Final
 
-from django.core.management.base import CommandError
-
 from django_pgqueue.ground.visible_text import in_line
+from django_pgqueue.management.subcommands.subcommand import UsageError
 
 VARIABLE: Final = "PGQUEUE_RELEASE"
 """The environment variable with the name, if `--release` is not given."""
@@ -31,18 +30,18 @@ def add_release(parser: argparse.ArgumentParser) -> None:
 
 
 def release_name(arguments: dict[str, Any]) -> str:
-    """Return the name of the release, or "" without one. Raise `CommandError` if it is invalid.
+    """Return the name of the release, or "" without one. Raise `UsageError` if it is invalid.
 
     An empty argument counts as not given, because a script passes `--release "$TAG"` also where TAG is not set.
     """
     given = arguments.get("release") or ""
     name, source = (given, "--release") if given else (os.environ.get(VARIABLE, ""), VARIABLE)
     if name != in_line(name) or name != name.strip():
-        raise CommandError(
+        raise UsageError(
             f"Invalid release {name!r} in {source}: pass a name without control characters and without spaces around."
         )
     if len(name) > MOST_CHARACTERS:
-        raise CommandError(
+        raise UsageError(
             f"The release in {source} has {len(name)} characters: pass a name of at most {MOST_CHARACTERS}."
         )
     return name

@@ -266,7 +266,7 @@ def test_erase_command_takes_a_search_key(db):
     SearchKey.objects.create(job_id=job_id, name="customer", value="7")
     assert run("--search", "customer=7", "--dry-run")[1].startswith("1 job to erase")
     assert "write NAME=VALUE" in run("--search", "customer")[1]
-    assert "either jobs, or search" in run("--search", "customer=7", "--task", helpers.NOOP, "--yes")[1]
+    assert "either --job, or --search" in run("--search", "customer=7", "--task", helpers.NOOP, "--yes")[1]
     code, text = run("--search", "customer=7", "--yes")
     assert code == 0 and "of 1 job." in text
     assert not secrets(job_id)

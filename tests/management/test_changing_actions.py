@@ -274,7 +274,7 @@ def test_action_with_slow_rate_takes_one_job_at_a_time(pgqueue, clock):
 
 @pytest.mark.parametrize("rate", ["0", "-1", "nan"])
 def test_action_invalid_rate_exits_with_2(pgqueue, rate):
-    with pytest.raises(CommandError, match="Invalid --limit or --rate") as caught:
+    with pytest.raises(CommandError, match=f"Invalid --rate {rate}: use a number above 0") as caught:
         pgqueue("jobs", "retry", die(), "--rate", rate)
     assert caught.value.returncode == 2
 

@@ -361,10 +361,3 @@ def test_list_search_stops_after_searched_jobs(pgqueue, db, monkeypatch):
     found = pgqueue("jobs", "list", "--search", "a=1", "--limit", "2", "--json")
     assert ids(found) == job_ids[:0:-1]
     assert found.document["searched"] == "among the newest 2 jobs with this search key"
-
-
-def test_empty_list_says_which_name_may_be_meant(pgqueue):
-    helpers.make_job(connection, queue_name="reports")
-    assert "did you mean 'reports'" in pgqueue("jobs", "list", "--queue", "reprots").err
-    assert f"did you mean {tasks.add.name!r}?" in pgqueue("jobs", "list", "--task", tasks.add.name + "s").err
-    assert "did you mean" not in pgqueue("jobs", "list", "--queue", "reports", "--state", "dead").err

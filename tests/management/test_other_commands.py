@@ -59,7 +59,7 @@ def test_enqueue_of_framework_task_uses_its_options(pgqueue):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["tests.app.tasks.ad"], 3, "Did you mean tests.app.tasks.add?"),
+        (["tests.app.tasks.ad"], 3, "did you mean 'tests.app.tasks.add'?"),
         ([tasks.add.name], 2, "missing a required argument: 'a'"),
         ([tasks.add.name, "--args", "[1, 2, 3]"], 2, "too many positional arguments"),
         ([tasks.add.name, "--args", "["], 2, "Invalid --args"),

@@ -56,6 +56,7 @@ def incident(pgqueue: Run) -> None:
     die(task_name="shop.tasks.send_receipt", error="builtins.ConnectionError")
     die(error="django_pgqueue.exceptions.DoesNotFit")
     die(error="django_pgqueue.declared.steps.StepsChanged")
+    Job.objects.filter(pk=helpers.make_job(connection, queue_name="exports")).update(limit_key="exports")
     control.pause("mail")
     helpers.make_schedule(connection, due_in=3600.0)
     pgqueue("schedules", "pause", "nightly")

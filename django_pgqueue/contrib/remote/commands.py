@@ -21,6 +21,7 @@ from django_pgqueue import __version__, durations, middleware
 from django_pgqueue.lifecycle.remote_tokens import revoke_remote_token
 from django_pgqueue.management.commands.runworker import exit_worker, positive, print_job_lines, seconds
 from django_pgqueue.management.queue_arguments import queue_names
+from django_pgqueue.management.subcommands.known_names import check_target_queue
 from django_pgqueue.management.subcommands.output import Column, Output, counted, date_of
 from django_pgqueue.management.subcommands.subcommand import (
     NotFound,
@@ -77,7 +78,7 @@ def _add_worker(parser: ArgumentParser) -> None:
 def _wait(text: str) -> float:
     number = seconds(text)
     if number > MAX_WAIT_SECONDS:
-        raise ArgumentTypeError(f"must be at most {MAX_WAIT_SECONDS:g}")
+        raise ArgumentTypeError(f"{text} must be at most {MAX_WAIT_SECONDS:g}")
     return number
 
 
@@ -164,6 +165,7 @@ COLUMNS: Final = (
 def _add_create(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="Names the token for people, such as the machine that gets it.")
     parser.add_argument("--queues", metavar="NAME,...", help="Queues that it gives access to. Default: all.")
+    parser.add_argument("--force", action="store_true", help="Accept names for --queues that look misspelled.")
     parser.add_argument(
         "--task", action="append", default=[], metavar="NAME", help="Task that it gives access to. Default: all."
     )
@@ -187,11 +189,14 @@ def _create(options: Options, out: Output) -> None:
     days = options["expires_in"]
     if days is not None and not 0 < days <= 36_500:
         raise UsageError(f"--expires-in {days:g} is not valid: pass a number of days above 0.")
+    alias, queues = database_alias(options), queue_names(options["queues"])
+    for queue_name in () if options["force"] else queues:
+        check_target_queue(queue_name, alias)
     try:
         secret = create_token(
-            connections[database_alias(options)],
+            connections[alias],
             name,
-            queue_names=queue_names(options["queues"]),
+            queue_names=queues,
             task_names=options["task"],
             requests_per_minute=options["requests_per_minute"],
             expires_in_seconds=None if days is None else durations.seconds(days * 86400),

@@ -15,7 +15,6 @@ from typing import Any, NoReturn, TextIO, cast
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
-from django.db import connections
 
 from django_pgqueue import __version__, log, middleware
 from django_pgqueue.db.queue_databases import distinct, served_aliases
@@ -32,7 +31,8 @@ from django_pgqueue.management.standard_streams import (
     open_missing_streams,
     write_if_writable,
 )
-from django_pgqueue.management.subcommands.subcommand import database_alias
+from django_pgqueue.management.subcommands.parsers import show_hints
+from django_pgqueue.management.subcommands.subcommand import UsageError, database_alias
 from django_pgqueue.settings.conf import Settings, get_settings
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker import Options, Supervisor, SupervisorGroup
@@ -45,19 +45,14 @@ def chosen_databases(arguments: dict[str, Any]) -> list[str]:
     given = arguments["database"]
     if arguments["all_databases"]:
         if given:
-            raise CommandError("Pass --database or --all-databases, not both.")
+            raise UsageError("Pass --database or --all-databases, not both.")
         if not (aliases := distinct(served_aliases())):
             raise CommandError("No database has the tables of the queue: pass --database.")
         return aliases
     given = [given] if isinstance(given, str) else given  # a string comes from `call_command()`
     aliases = [database_alias({"database": alias}) for alias in dict.fromkeys(given or [None])]
-    for alias in aliases:
-        if connections[alias].vendor != "postgresql":
-            raise CommandError(
-                f"The database {alias!r} is not PostgreSQL: pass the alias of one that is with --database."
-            )
     for alias in set(aliases) - set(distinct(aliases)):
-        raise CommandError(f"--database {alias} leads to the same database as another alias: pass one of them.")
+        raise UsageError(f"--database {alias} leads to the same database as another alias: pass one of them.")
     return aliases
 
 
@@ -156,7 +151,7 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
     live_line = arguments["verbosity"] >= 1 and is_terminal(stdout)
     options, *others = [as_options(alias, arguments, live_line=live_line) for alias in aliases]
     if options.read_queue is not None and options.metrics_port is None:
-        raise CommandError("--queue-metrics needs a port: pass --metrics-port too.")
+        raise UsageError("--queue-metrics needs a port: pass --metrics-port too.")
     try:
         middleware.chain()  # load it before the processes are forked, so that they inherit it
     except ImproperlyConfigured as error:
@@ -253,7 +248,7 @@ def positive(text: str) -> int:
     """Parse a whole number of at least 1."""
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
+        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
     return number
 
 
@@ -261,7 +256,7 @@ def port(text: str) -> int:
     """Parse the number of a TCP port."""
     number = int(text)
     if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError("must be a number from 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text} must be a number from 0 to 65535")
     return number
 
 
@@ -269,7 +264,7 @@ def seconds(text: str) -> float:
     """Parse a number of seconds that is not negative."""
     number = float(text)
     if number < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
+        raise argparse.ArgumentTypeError(f"{text} must not be negative")
     return number
 
 
@@ -289,6 +284,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add a worker's arguments."""
+        show_hints(parser)
         add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from django_pgqueue import acts
-from django_pgqueue.models.operations_link import check_max_attempts
+from django_pgqueue.options.task_options import OPTIONS
 from django_pgqueue.states import READY_WORDS, RUNNING_WORDS, WAITING_WORDS, State, least_attempts
 
 from .changing_actions import JobAction, add_arguments, subcommand
@@ -23,11 +23,10 @@ def _options(options: Options) -> dict[str, Any]:
     """Return the new number. Raise `UsageError` if it is missing or invalid."""
     max_attempts = options["max_attempts"]
     if max_attempts is None:
-        raise UsageError("Pass --max-attempts.")
-    try:
-        check_max_attempts(max_attempts)
-    except ValueError as error:
-        raise UsageError(f"Invalid --max-attempts: {error}.") from None
+        raise UsageError("Pass --max-attempts: the new number, from 1 to 1000.")
+    check = OPTIONS["max_attempts"].check
+    for problem in check("--max-attempts", max_attempts) if check else ():
+        raise UsageError(f"{problem}.")
     return {"max_attempts": max_attempts}
 
 

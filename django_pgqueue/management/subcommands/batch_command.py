@@ -15,6 +15,7 @@ from django_pgqueue.models.batch_states import CONDITIONS, FAILED, stage_of, wor
 from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts
 
 from .output import Column, Output, date_of
+from .parsers import row_id
 from .subcommand import (
     NotFound,
     Options,
@@ -104,7 +105,7 @@ def _as_json(listed: ListedBatch) -> dict[str, Any]:
 
 
 def _add_close_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("batch_id", type=int, metavar="ID", help="Id of the batch.")
+    parser.add_argument("batch_id", type=row_id, metavar="ID", help="Id of the batch.")
     add_database(parser)
 
 

@@ -16,20 +16,23 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 from django.db import connections
 
-from django_pgqueue import acts, queues
+from django_pgqueue import acts
 from django_pgqueue.acts import JobAct
 from django_pgqueue.acts.job_changes import ActAudit, ActRun, edited_jobs
 from django_pgqueue.display import in_line
 from django_pgqueue.job_search import Filters, find
 from django_pgqueue.options.task_options import OPTIONS
+from django_pgqueue.options.validation import unknown_queue
 from django_pgqueue.states import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WAITING_WORDS, Seen, State
 
-from .consent import add_consent, ask
+from .consent import add_consent, ask, check_pace
 from .filter_options import add_filters, described, filters_of
 from .filter_options import given_filters as given
 from .job_rows import SeenJob, read_seen
+from .known_names import check_filters, check_target_queue
 from .output import Output, counted
 from .paced_changes import EDITED, AfterBatch, change_all
+from .parsers import row_id
 from .retry_with_dependents import retry_with_dependents
 from .subcommand import (
     NotFound,
@@ -92,7 +95,7 @@ def add_change_options(parser: ArgumentParser) -> None:
 
 def add_arguments(words: Sequence[str], parser: ArgumentParser) -> None:
     """Add the ids, the filters with these words for states, and the options of every action."""
-    parser.add_argument("ids", nargs="*", type=int, metavar="ID", help="Ids of jobs, instead of filters.")
+    parser.add_argument("ids", nargs="*", type=row_id, metavar="ID", help="Ids of jobs, instead of filters.")
     add_filters(parser, words)
     add_change_options(parser)
 
@@ -113,17 +116,14 @@ def run_action(
     """Find the jobs, show them, ask, and change them. `after_batch` is called after each batch.
 
     Raises:
-        NotFound: A job with one of the given ids does not exist.
+        NotFound: A job with one of the given ids does not exist, or nothing uses a name in the filters.
         UsageError: An option is invalid, or `--yes` is missing without a terminal.
         CommandError: The action was declined, interrupted or stopped, or none of the jobs with the given ids fits.
     """
     change_options = action.options(options)
-    if options["limit"] < 1 or (options["rate"] is not None and not options["rate"] > 0):
-        raise UsageError("Invalid --limit or --rate: use a number above 0.")
+    check_pace(options)
     found = find(filters, max(options["limit"], len(filters.ids)))
-    jobs = read_seen(filters.alias, found.ids)
-    if missing := sorted(set(filters.ids) - {job.pk for job in jobs}):
-        raise NotFound(f"Job {missing[0]} does not exist in the database {filters.alias!r}.")
+    jobs = _read(filters, found.ids)
     states = {STATE_OF[word] for word in filters.words}
     fitting = [job for job in jobs if job.state in states and not action.why_left(job, change_options)]
     connection = connections[filters.alias]
@@ -149,6 +149,16 @@ def run_action(
     seen = {job.pk: Seen(job.state, job.finished_at, job.run_after, job.acknowledged_at is not None) for job in fitting}
     changes = ActRun(connection, action.act, seen, audit, change_options, left_out)
     change_all(action.done, changes, audit, out, options["rate"], after_batch or (lambda job_ids: None))
+
+
+def _read(filters: Filters, job_ids: Sequence[int]) -> list[SeenJob]:
+    """Return the jobs that were found. Raise `NotFound` for an id without a job, and for a name that nothing uses."""
+    jobs = read_seen(filters.alias, job_ids)
+    if missing := sorted(set(filters.ids) - {job.pk for job in jobs}):
+        raise NotFound(f"Job {missing[0]} does not exist in the database {filters.alias!r}.")
+    if not jobs:
+        check_filters(filters)
+    return jobs
 
 
 def _details(options: Options, edited_count: int) -> dict[str, Any]:
@@ -198,8 +208,9 @@ def _why_left_out(action: JobAction, change_options: Mapping[str, Any], job: See
     states = dict.fromkeys(STATE_OF[word] for word in action.words)
     if job.state in states and (why := action.why_left(job, change_options)):
         return why
-    if action is RETRY_ACTION and job.state in FINISHED_WORDS:
-        return f"{job.state}, and only dead jobs are retried without --finished"
+    if action is RETRY_ACTION:
+        option = " without --finished" if job.state in FINISHED_WORDS else ""
+        return f"{job.state}, and only dead jobs are retried{option}"
     return f"{job.state}, and {action.name} needs {' or '.join(states)}"
 
 
@@ -240,10 +251,10 @@ def _move_options(options: Options) -> dict[str, Any]:
         for problem in check(f"--to-{option.partition('_')[0]}", value) if check and value is not None else ():
             raise UsageError(f"{problem}.")
     if queue_name is not None:
-        try:
-            queues.check(queue_name, database_alias(options))
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+        for problem in unknown_queue("--to-queue", queue_name):
+            raise UsageError(f"{problem}.")
+        if not options["force"]:
+            check_target_queue(queue_name, database_alias(options))
     return {"queue_name": queue_name, "priority": priority}
 
 
@@ -287,6 +298,7 @@ def _add_move(parser: ArgumentParser) -> None:
     add_arguments(MOVE_ACTION.words, parser)
     parser.add_argument("--to-queue", metavar="NAME", help="The queue to move the jobs to.")
     parser.add_argument("--to-priority", type=int, metavar="N", help="The priority to give to the jobs.")
+    parser.add_argument("--force", action="store_true", help="Accept a name for --to-queue that looks misspelled.")
 
 
 def _run_retry(options: Options, out: Output) -> None:

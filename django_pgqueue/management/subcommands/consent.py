@@ -17,7 +17,7 @@ from typing import Final
 from django_pgqueue.display import in_line
 
 from .output import Output, counted
-from .subcommand import Options, confirm
+from .subcommand import Options, UsageError, confirm
 
 MOST_COUNTED: Final = 100_000
 """Jobs that a preview counts at most."""
@@ -90,6 +90,13 @@ def is_agreed(preview: JobPreview, change: str, options: Options, out: Output, *
         return False
     ask(f"{change.capitalize()} {preview}?", options)
     return True
+
+
+def check_pace(options: Options) -> None:
+    """Raise `UsageError` for a `--limit` or a `--rate` that is not above 0, before anything is read."""
+    for name in ("limit", "rate"):
+        if (number := options.get(name)) is not None and not number > 0:
+            raise UsageError(f"Invalid --{name} {number:g}: use a number above 0.")
 
 
 def ask(question: str, options: Options) -> None:

@@ -16,6 +16,7 @@ from django_pgqueue.states import ActOutcome, Outcome, State
 
 from .changing_actions import ACKNOWLEDGE_ACTION, RETRY_ACTION, add_change_options, run_action
 from .filter_options import add_filters, filters_of, given_filters
+from .known_names import check_filters
 from .output import Column, Output, counted, date_of
 from .paced_changes import Stop
 from .subcommand import Options, Subcommand, UsageError, add_reading
@@ -45,6 +46,8 @@ def _list(options: Options, out: Output) -> None:
     dead = meeting(filters, found).order_by().values("task_name", "latest_error")
     totals = {"jobs": Count("pk"), "first": Min("finished_at"), "last": Max("finished_at"), "example": Max("pk")}
     groups = list(dead.annotate(**totals).order_by("-jobs", "task_name", "latest_error"))
+    if not groups:
+        check_filters(filters)
     searched = searched_by(filters)
     scope = f"among {label_of(found, searched)}" if is_cut(found, searched) else ""
     total = counted(sum(group["jobs"] for group in groups), "dead job")

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
-from difflib import get_close_matches
 from typing import Any
 
 from django.core.exceptions import ObjectDoesNotExist
 from django.core.management.base import CommandError
 
 from django_pgqueue.exceptions import Cancel, Dead, DuplicateJob, InvalidTask
+from django_pgqueue.ground.similar_names import meant
+from django_pgqueue.options.validation import name_problems
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.stored_values import DoesNotFit, decoded
 
+from .known_names import check_target_queue
 from .output import Output, date_of
-from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
+from .subcommand import NotFound, Options, Subcommand, UsageError, acting, add_database, database_alias
 from .times import time_of
 
 
@@ -33,6 +35,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
         "--kwargs", dest="call_kwargs", metavar="JSON", default="{}", help="Keyword arguments: a JSON object."
     )
     parser.add_argument("--queue", metavar="NAME", help="Queue, instead of the task's own.")
+    parser.add_argument("--force", action="store_true", help="Accept a name for --queue that looks misspelled.")
     parser.add_argument("--priority", type=int, metavar="N", help="Priority, instead of the task's own.")
     parser.add_argument("--run-after", metavar="TIME", help="When it is due: 30m, 2h, 1d, or an ISO 8601 time.")
     parser.add_argument("--dry-run", action="store_true", help="Check the call, and add no job.")
@@ -40,10 +43,13 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(options: Options, out: Output) -> None:
+    for problem in () if options["queue"] is None else name_problems("--queue", options["queue"]):
+        raise UsageError(f"{problem}.")
     args, kwargs = _parsed("--args", options["call_args"], list), _parsed("--kwargs", options["call_kwargs"], dict)
     try:
         task = _task(options)
         alias = task.fixed_database or database_alias(options)
+        _check_queue(options, alias)
         if task.plan is not None:
             args, kwargs = decoded(task, task.plan, args, kwargs, alias)
         if options["dry_run"]:
@@ -64,6 +70,12 @@ def _run(options: Options, out: Output) -> None:
         out.write(f"Enqueued job {job.pk} ({job.task_name}) in the queue {job.queue_name}, {due}.")
 
 
+def _check_queue(options: Options, alias: str) -> None:
+    """Raise `NotFound` if `--queue` looks misspelled and `--force` is missing."""
+    if options["queue"] and not options["force"]:
+        check_target_queue(options["queue"], alias)
+
+
 def _task(options: Options) -> Task[..., Any]:
     """Return the task with the options that were typed.
 
@@ -72,9 +84,8 @@ def _task(options: Options) -> Task[..., Any]:
     """
     task = registry.get(options["task"])
     if not isinstance(task, Task):
-        close = get_close_matches(options["task"], [each.name for each in registry.all_tasks()], n=1)
-        hint = f"Did you mean {close[0]}?" if close else "`pgqueue tasks` lists all tasks."
-        raise NotFound(f"No task is named {options['task']!r}. {hint}")
+        known = [each.name for each in registry.all_tasks() if isinstance(each, Task)]
+        raise NotFound(f"No task is named {options['task']!r}{meant(options['task'], known, 'pgqueue tasks')}")
     if options["queue"] and task.adapter is not None:
         task.adapter.check_queue(options["queue"])
     run_after = None if options["run_after"] is None else time_of("--run-after", options["run_after"])
@@ -97,4 +108,4 @@ def _parsed(option: str, text: str, kind: type) -> Any:
     return value
 
 
-ENQUEUE = Subcommand("enqueue", "Add a job for a call that is typed as JSON.", _add_arguments, _run)
+ENQUEUE = Subcommand("enqueue", "Add a job for a call that is typed as JSON.", _add_arguments, acting(_run))

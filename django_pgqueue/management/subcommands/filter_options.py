@@ -8,12 +8,8 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, Final
 
-from django.db import connections
-
-from django_pgqueue import queues, stats
 from django_pgqueue.control.targets import limit_key_problems
 from django_pgqueue.ground.search_text import as_search_text
 from django_pgqueue.job_search import Filters, Moment
@@ -51,15 +47,21 @@ def filters_of(options: Options, *, ids: Sequence[int] = (), words: Sequence[str
     Raise `UsageError` for an invalid value.
     """
     task, state = options["task"], options.get("state")
+    for name in FILTERS:
+        if options.get(name) == "":  # for example a variable of a script that is not set: it must not choose all jobs
+            raise UsageError(f"The value of --{name.replace('_', '-')} is empty: pass one, or omit the option.")
     if ids and (given := given_filters(options)):
         raise UsageError(f"Pass either ids of jobs, or filters such as --{given[0]}.")
+    since, until = _moment("--since", options["since"]), _moment("--until", options["until"])
+    if since and until and since.seconds_ago <= until.seconds_ago:
+        raise UsageError(f"--since {options['since']} is not before --until {options['until']}: no job can fit.")
     return Filters(
         database_alias(options),
         tuple([state] if state else words),
         options["queue"],
         registry.names_of(task) if task else (),
-        _moment("--since", options["since"]),
-        _moment("--until", options["until"]),
+        since,
+        until,
         options["error"],
         options["message"],
         search_key(options["search"], [*filter(None, [state]), *words]),
@@ -118,13 +120,3 @@ def _moment(option: str, text: str | None) -> Moment | None:
     except ValueError as error:
         raise UsageError(str(error)) from None
     return Moment(None, at) if isinstance(at, timedelta) else Moment(at, timedelta())
-
-
-def mistyped_names(filters: Filters) -> str:
-    """Return what the queue and the task of filters that find nothing may be meant to be; "" if they are known."""
-    found = [queues.mistyped(filters.queue_name, filters.alias)] if filters.queue_name else []
-    for name in filters.task_names:
-        known = {task.name for task in registry.all_tasks()} | set(stats.names(connections[filters.alias]).tasks)
-        close = [] if name in known else get_close_matches(name, known, n=1)
-        found += [f"no task or recent job has the name {name!r}: did you mean {each!r}?" for each in close]
-    return "".join(f" {problem[:1].upper()}{problem[1:]}" for problem in found if problem)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -20,17 +21,20 @@ from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.history import archiving
 from django_pgqueue.history.finished_pages import Choice, finished_states, names_of_queues, names_of_tasks
 from django_pgqueue.models import Job
-from django_pgqueue.states import FINISHED
+from django_pgqueue.states import FINISHED, Pausable
 from django_pgqueue.worker.maintenance.pruner import Pruner, kinds
 
-from .consent import JobPreview, add_consent, is_agreed, progress
+from .consent import JobPreview, add_consent, check_pace, is_agreed, progress
 from .filter_options import search_key
+from .known_names import check_search_key, unknown_name
 from .output import Output, counted
+from .parsers import row_id
 from .subcommand import (
     ExitCode,
     NotFound,
     Options,
     Subcommand,
+    UsageError,
     acting,
     add_database,
     database_alias,
@@ -38,6 +42,7 @@ from .subcommand import (
 )
 from .times import duration_of, time_of
 
+Pages = Callable[[Options], Iterable[Collection[int]]]
 PAGE: Final = 1000
 VALUES: Final = ("arguments", "results", "errors", "logs")
 
@@ -55,7 +60,7 @@ def _add_archive(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state",
         action="append",
-        choices=sorted(FINISHED),
+        choices=sorted(state.value for state in FINISHED),
         help="Jobs in this state. Can be repeated. Default: succeeded and cancelled.",
     )
     target = parser.add_mutually_exclusive_group(required=True)
@@ -70,7 +75,7 @@ def _add_erase(parser: argparse.ArgumentParser) -> None:
         "--before", metavar="TIME", help="Only jobs that finished before: 30d ago, or an ISO 8601 time."
     )
     parser.add_argument(
-        "--job", metavar="ID", type=int, action="append", default=[], help="This job, instead of the other filters."
+        "--job", metavar="ID", type=row_id, action="append", default=[], help="This job, instead of the other filters."
     )
     parser.add_argument(
         "--search", metavar="NAME=VALUE", help="Jobs with this search key, instead of the other filters."
@@ -84,14 +89,19 @@ def _add_erase(parser: argparse.ArgumentParser) -> None:
 
 
 def _archive(options: Options, out: Output) -> None:
+    check_pace(options)
     older_than = duration_of("--older-than", options["older_than"])
     states = options["state"] or history.ARCHIVED_STATES
     alias = database_alias(options)
-    if options["file"]:
-        archiving.check_system()  # before the question
+    if options["file"]:  # before the question
+        archiving.check_system()
+        _check_file(Path(options["file"]))
     for warning in _pruned_before(older_than, states):
         out.stderr.write(f"Warning: {warning}")
-    preview = _preview(_pages_to_archive(options, alias, states, older_than.total_seconds()), alias)
+    pages: Pages = partial(_pages_to_archive, alias, states, older_than.total_seconds())
+    for problem in _unknown_names(options, alias, pages):
+        raise NotFound(problem)
+    preview = _preview(pages(options), alias)
     has_file = options["file"] and Path(options["file"]).exists()  # it may have jobs of an interrupted run
     if not is_agreed(preview, "archive", options, out, changes_more=bool(has_file)):
         return
@@ -122,6 +132,14 @@ def _archive(options: Options, out: Output) -> None:
     _write_left(archived, out)
 
 
+def _check_file(path: Path) -> None:
+    """Raise `UsageError` for a path that cannot become a file."""
+    if path.is_dir():
+        raise UsageError(f"--file {path} is a directory: pass the path of a file.")
+    if not path.parent.is_dir():
+        raise UsageError(f"--file {path} cannot be written: there is no directory {path.parent}.")
+
+
 def _write_left(result: history.Archived | history.Erased, out: Output) -> None:
     """Print how many jobs were left, and why."""
     if result.needed:
@@ -144,8 +162,17 @@ def _pruned_before(older_than: timedelta, states: Any) -> Iterator[str]:
             )
 
 
+def _unknown_names(options: Options, alias: str, pages: Pages) -> Iterator[str]:
+    """Yield what is wrong with each name that nothing uses. `pages` returns the jobs with `--task` and `--queue`."""
+    for kind in (Pausable.TASK, Pausable.QUEUE):
+        for name in options[kind]:
+            alone = {**options, "task": [], "queue": [], kind: [name]}
+            if (problem := unknown_name(kind, name, alias)) and not any(pages(alone)):
+                yield problem
+
+
 def _pages_to_archive(
-    options: Options, alias: str, states: Any, older_than_seconds: float
+    alias: str, states: Any, older_than_seconds: float, options: Options
 ) -> Iterator[Collection[int]]:
     choice = Choice(
         states=finished_states(states),
@@ -167,21 +194,31 @@ def _erase(options: Options, out: Output) -> None:
     before = options["before"] and time_of("--before", options["before"])
     before = datetime.now(UTC) - before if isinstance(before, timedelta) else before
     alias = database_alias(options)
+    check_pace(options)
+    _check_ways(options)
     chosen = [kind for kind in VALUES if options[kind]] or list(VALUES)
-    filters: dict[str, Any] = {
-        "tasks": options["task"],
-        "queues": options["queue"],
-        "before": before,
-        "jobs": options["job"],
-        "search": search_key(options["search"]),
-    }
-    preview = _preview(history.erasable_pages(**filters, database=alias), alias)
+    search = search_key(options["search"])
+    if search is not None:
+        check_search_key(search[0], alias)
+    given: dict[str, Any] = {"before": before, "jobs": options["job"], "search": search}
+    kinds: dict[str, Any] = {kind: kind in chosen for kind in VALUES}
+
+    def pages(options: Options) -> Iterable[Collection[int]]:
+        return history.erasable_pages(tasks=options["task"], queues=options["queue"], **given, database=alias)
+
+    preview = _preview(pages(options), alias)
+    unknown = list(_unknown_names(options, alias, pages))
+    for problem in unknown:
+        out.stderr.write(f"Warning: {problem}")
     change = f"erase the {', '.join(chosen)} of"
     if not is_agreed(preview, change, options, out, changes_more=True):  # callbacks of batches too
         return
     try:
         erased = history.erase(
-            **filters | {kind: kind in chosen for kind in VALUES},
+            tasks=options["task"],
+            queues=options["queue"],
+            **given,
+            **kinds,
             rate=options["rate"],
             by=user_name(),
             reason=options["reason"],
@@ -193,6 +230,25 @@ def _erase(options: Options, out: Output) -> None:
             "Stopped. The newest entry of pgqueue_audit has the number of jobs. Run the command again for the rest."
         ) from None
     out.write(f"Erased the {', '.join(chosen)} of {counted(erased.erased)}. Audit entry {erased.audit_id}.")
+    if unknown and not erased.callbacks:  # a callback that was erased may have had the name
+        raise NotFound(unknown[0])
+    _report_left(erased, out)
+
+
+def _check_ways(options: Options) -> None:
+    """Raise `UsageError` unless the jobs to erase are chosen in one way."""
+    filters = options["task"] or options["queue"] or options["before"]
+    ways = [options["job"], options["search"], filters]
+    if not any(ways):
+        raise UsageError(
+            "Pass --job, --search, --task, --queue or --before: without them, it would erase all finished jobs."
+        )
+    if sum(map(bool, ways)) > 1:
+        raise UsageError("Pass either --job, or --search, or --task, --queue and --before.")
+
+
+def _report_left(erased: history.Erased, out: Output) -> None:
+    """Report the jobs that were not erased, by the exit code too."""
     if erased.missing:
         raise NotFound(f"These jobs do not exist: {', '.join(map(str, erased.missing))}.")
     if erased.unfinished:

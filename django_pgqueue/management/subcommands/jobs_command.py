@@ -9,10 +9,12 @@ from django_pgqueue.display import duration
 from django_pgqueue.job_search import SEARCHED, find
 
 from . import attempts_action, changing_actions, show_action
-from .filter_options import add_filters, filters_of, mistyped_names
+from .filter_options import add_filters, filters_of
 from .job_rows import JobRow, read_rows
+from .known_names import check_filters
 from .output import Column, Output, counted
-from .subcommand import Options, Subcommand, UsageError, add_reading
+from .parsers import row_id
+from .subcommand import NotFound, Options, Subcommand, UsageError, add_reading
 
 
 def when(row: JobRow) -> str:
@@ -53,7 +55,7 @@ COLUMNS: Final = (
 
 def _add_list(parser: ArgumentParser) -> None:
     add_filters(parser)
-    parser.add_argument("--id", action="append", type=int, default=[], metavar="ID", help="A job. Can be repeated.")
+    parser.add_argument("--id", action="append", type=row_id, default=[], metavar="ID", help="A job. Can be repeated.")
     parser.add_argument("--limit", type=int, default=50, metavar="N", help="Jobs to print at most. Default: 50.")
     add_reading(parser)
 
@@ -66,10 +68,13 @@ def _list(options: Options, out: Output) -> None:
     rows = read_rows(filters.alias, found.ids)
     scope = f", {found.scope}" if found.scope else ""
     more = " There are more: pass --limit." if found.has_more else ""
-    hint = "" if rows else mistyped_names(filters)
-    summary = f"{counted(len(rows))}{scope}.{more}{hint}"
+    if not rows:
+        check_filters(filters)
+    summary = f"{counted(len(rows))}{scope}.{more}"
     searched = found.scope or "all"
     out.listing("jobs", COLUMNS, rows, summary, JobRow.as_json, has_more=found.has_more, searched=searched)
+    if missing := [] if found.has_more else sorted(set(filters.ids) - {row.pk for row in rows}):
+        raise NotFound(f"Job {missing[0]} does not exist in the database {filters.alias!r}.")
 
 
 JOBS = Subcommand(

@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from django_pgqueue import control, stats
-from django_pgqueue.control.targets import check_limit_key, mistyped_limit
+from django_pgqueue.control.targets import check_limit_key
 from django_pgqueue.declared.limits import name_of
 from django_pgqueue.display import in_line
+from django_pgqueue.ground.similar_names import meant
 from django_pgqueue.options.task_options import UNCHANGED
+from django_pgqueue.states import Pausable
 
+from .known_names import FORCE, check_name
 from .output import Column, Output, counted, date_of
 from .queue_commands import end_of
 from .status_command import note_of, span
@@ -121,9 +124,11 @@ def _show(options: Options, out: Output) -> None:
         raise UsageError(str(error)) from None
     if not 1 <= options["count"] <= MOST_KEYS:
         raise UsageError(f"Invalid --count {options['count']}: pass 1 to {MOST_KEYS}.")
-    limit = next((each for each in stats.limits(alias) if each.name == name_of(key)), None)
+    limits = {each.name: each for each in stats.limits(alias)}
+    limit = limits.get(name := name_of(key))
     if limit is None:
-        raise NotFound(mistyped_limit(key) or f"No task declares the limit {name_of(key)!r}, and no job has it.")
+        found = meant(name, limits, "pgqueue limits list")
+        raise NotFound(f"No task declares the limit {name!r}, and no unfinished job has it{found}")
     if key != limit.name:
         _show_key(stats.limit_key(key, alias), out)
         return
@@ -176,6 +181,7 @@ def _add_key(parser: ArgumentParser) -> None:
 
 def _add_values(parser: ArgumentParser) -> None:
     _add_key(parser)
+    parser.add_argument("--force", action="store_true", help="Override it also if nothing uses the name yet.")
     as_in_code = f"{NO_VALUE}: as in the code."
     parser.add_argument("--concurrency", metavar="N", help=f"Jobs of a key that run at a time. {as_in_code}")
     parser.add_argument("--rate", metavar="RATE", help=f"Starts of a key in a period, such as 100/m. {as_in_code}")
@@ -187,8 +193,12 @@ def _add_values(parser: ArgumentParser) -> None:
 
 
 def _origin(options: Options) -> dict[str, Any]:
-    """Return who changes a limit, and why."""
-    return {"reason": options["reason"], "by": user_name(), "database": database_alias(options)}
+    """Return who changes a limit, and why. Raise `NotFound` if nothing uses its name and `--force` is missing."""
+    alias, limit_key, is_forced = database_alias(options), options["limit_key"], options.get("force")
+    check_limit_key(limit_key)
+    if not is_forced:
+        check_name(Pausable.LIMIT, limit_key, alias, "" if is_forced is None else FORCE)
+    return {"reason": options["reason"], "by": user_name(), "database": alias}
 
 
 def _set(options: Options, out: Output) -> str:

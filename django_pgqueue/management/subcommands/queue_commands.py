@@ -12,8 +12,12 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from django_pgqueue import control
+from django_pgqueue.control.targets import target_of
+from django_pgqueue.settings.conf import known_queues
+from django_pgqueue.states import Pausable
 
 from .consent import MOST_COUNTED, JobPreview, add_consent, is_agreed, progress
+from .known_names import FORCE, check_name
 from .output import Output, counted
 from .subcommand import Options, Subcommand, UsageError, acting, add_database, database_alias, user_name
 from .times import duration_of, time_of
@@ -38,9 +42,14 @@ def _add_resume(parser: ArgumentParser) -> None:
     _add_reason(parser)
 
 
+def _add_force(parser: ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="Pause it also if nothing uses the name yet.")
+
+
 def _add_pause(parser: ArgumentParser) -> None:
     _add_target(parser)
     _add_reason(parser)
+    _add_force(parser)
     parser.add_argument(
         "--until",
         metavar="TIME",
@@ -51,6 +60,7 @@ def _add_pause(parser: ArgumentParser) -> None:
 def _add_drain(parser: ArgumentParser) -> None:
     _add_target(parser)
     _add_reason(parser)
+    _add_force(parser)
     parser.add_argument("--timeout", metavar="TIME", help="How long to wait, such as 10m. Default: no limit.")
 
 
@@ -61,11 +71,18 @@ def _add_clear(parser: ArgumentParser) -> None:
 
 
 def _target(options: Options) -> Target:
-    """Return the arguments of `control` that name the target. Raise `UsageError` unless there is exactly one."""
+    """Return the arguments of `control` that name the target.
+
+    Raise `UsageError` unless there is exactly one, and `NotFound` if nothing uses its name and `--force` is missing.
+    """
     target = {"queue_name": options["queue"], "task": options["task"], "limit_key": options["limit_key"]}
     if list(target.values()).count(None) != 2:
         raise UsageError("Pass either the name of a queue, --task with the name of a task, or --limit-key.")
-    return {**target, "database": database_alias(options)}
+    kind, name = target_of(**target)
+    alias, is_forced = database_alias(options), options.get("force")
+    if not (is_forced or (kind is Pausable.QUEUE and known_queues())):  # `control` refuses queues that are not listed
+        check_name(kind, name, alias, "" if is_forced is None else FORCE)
+    return {**target, "database": alias}
 
 
 def _pause(options: Options, out: Output) -> str:
@@ -105,6 +122,8 @@ def _clear(options: Options, out: Output) -> str | None:
 def end_of(text: str | None) -> timedelta | datetime | None:
     """Return the end in the text of `--until`."""
     at = None if text is None else time_of("--until", text)
+    if at == timedelta():
+        raise ValueError(f"Invalid --until {text!r}: the end would be now, use 30m, 2h or 1d")
     if isinstance(at, datetime) and at <= datetime.now(UTC):
         raise ValueError(f"Invalid --until {text!r}: this time is in the past")
     return at

@@ -21,6 +21,7 @@ from django_pgqueue.tasks.registry import in_words
 from django_pgqueue.worker.foreground_run import run_one
 
 from .output import Output
+from .parsers import row_id
 from .subcommand import ExitCode, NotFound, Options, Subcommand, add_database, database_alias
 
 
@@ -43,7 +44,7 @@ WORKER = Subcommand("worker", "Run a worker, like `runworker`.", _add_worker, _w
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job_id", type=int, help="Number of the job.")
+    parser.add_argument("job_id", type=row_id, help="Number of the job.")
     add_database(parser, "Database of the job.")
     parser.add_argument("--retry", action="store_true", help="Make a finished job ready before running it.")
 

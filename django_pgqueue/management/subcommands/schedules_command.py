@@ -13,6 +13,7 @@ from django.db.models import OuterRef, Subquery
 
 from django_pgqueue.display import duration, in_line
 from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.ground.similar_names import meant
 from django_pgqueue.lifecycle import schedules as lifecycle_schedules
 from django_pgqueue.lifecycle.schedules import Scheduled
 from django_pgqueue.models import Job, Schedule
@@ -158,6 +159,10 @@ def _run_action(action: Callable[[Any, Scheduled, Options], str], options: Optio
     alias = database_alias(options)
     schedule = _named(alias, options["name"], options["origin"])
     try:
+        end_of(options.get("until"))
+    except ValueError as error:
+        raise UsageError(f"{error}.") from None
+    try:
         out.write(action(connections[alias], schedule, options))
     except (JobLocked, ValueError) as error:
         raise CommandError(f"Nothing was changed: {in_line(str(error))}") from None
@@ -165,9 +170,13 @@ def _run_action(action: Callable[[Any, Scheduled, Options], str], options: Optio
 
 def _named(alias: str, name: str, origin: str | None) -> Scheduled:
     _, schedules = lifecycle_schedules.read_schedules(connections[alias])
-    found = [each for each in schedules if each.name == name and origin in (None, each.origin)]
+    named = [each for each in schedules if each.name == name]
+    found = [each for each in named if origin in (None, each.origin)]
+    if named and not found:
+        raise NotFound(f"The schedule {name!r} is not defined in {origin}: pass --origin {named[0].origin}.")
     if not found:
-        raise NotFound(f"There is no schedule {name!r} in the database {alias!r}. `schedules list` prints all.")
+        where = f"There is no schedule {name!r} in the database {alias!r}"
+        raise NotFound(f"{where}{meant(name, {each.name for each in schedules}, 'pgqueue schedules list')}")
     if len(found) > 1:
         raise UsageError(f"Two schedules are named {name!r}: pass --origin code or --origin admin.")
     return found[0]

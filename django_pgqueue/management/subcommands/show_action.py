@@ -29,6 +29,7 @@ from django_pgqueue.states import Outcome, State
 from . import shown_steps
 from .job_rows import JobRow, read_rows
 from .output import Column, Output, date_of
+from .parsers import row_id
 from .subcommand import Options, add_reading, database_alias
 from .why_command import missing_job
 
@@ -69,7 +70,7 @@ class ShownAttempt(NamedTuple):
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `jobs show`."""
-    parser.add_argument("job_id", type=int, metavar="ID", help="Id of the job.")
+    parser.add_argument("job_id", type=row_id, metavar="ID", help="Id of the job.")
     add_reading(parser)
 
 

@@ -26,6 +26,7 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.queues import UnknownQueueWarning
 
 from .output import Output
+from .parsers import SubcommandParser, show_hints
 
 Options = dict[str, Any]
 
@@ -84,9 +85,12 @@ def add_subcommands(parser: ArgumentParser, subcommands: Iterable[Subcommand], m
     """
     subcommands = list(subcommands)
     parser.set_defaults(run=partial(_list_subcommands, parser.prog, subcommands), runs_tasks=False)
-    parsers = parser.add_subparsers(metavar=metavar, required=False)
+    show_hints(parser)
+    parsers = parser.add_subparsers(metavar=metavar, required=False, parser_class=SubcommandParser)
     for subcommand in subcommands:
-        added = parsers.add_parser(subcommand.name, help=subcommand.help, description=subcommand.help)
+        text = subcommand.help
+        # Without abbreviations, so that `--limit` of a command without it does not mean `--limit-key`.
+        added = parsers.add_parser(subcommand.name, help=text, description=text, allow_abbrev=False)
         if subcommand.actions:
             add_subcommands(added, subcommand.actions, metavar="ACTION")
         else:
@@ -131,12 +135,18 @@ def database_aliases(options: Options) -> list[str]:
 
 
 def database_alias(options: Options) -> str:
-    """Return `--database`, or the alias that jobs are written to. Raise `UsageError` for an unknown one."""
+    """Return `--database`, or the alias that jobs are written to.
+
+    Raise `UsageError` for an unknown one, and `CommandError` for one that is not PostgreSQL.
+    """
     from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
 
-    alias = options["database"] or router.db_for_write(Job) or DEFAULT_DB_ALIAS
+    given = options["database"]  # an empty one is refused: it may be a variable of a script that is not set
+    alias = (router.db_for_write(Job) or DEFAULT_DB_ALIAS) if given is None else given
     if alias not in connections:
         raise UsageError(f"DATABASES has no alias {alias!r}: pass --database with one of {', '.join(connections)}.")
+    if connections[alias].vendor != "postgresql":
+        raise CommandError(f"The database {alias!r} is not PostgreSQL: pass the alias of one that is with --database.")
     return str(alias)
 
 

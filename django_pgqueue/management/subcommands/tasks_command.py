@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue import stats
+from django_pgqueue.ground.similar_names import meant
 from django_pgqueue.schedules import declarations, next_ticks
 from django_pgqueue.stats.task_descriptions import depth_of, own_options, signature_of_call
 from django_pgqueue.tasks import registry
@@ -56,7 +57,8 @@ def _run(options: Options, out: Output) -> None:
     if options["name"]:
         found = registry.get(options["name"])
         if found is None:
-            raise NotFound(f"No task is named {options['name']!r}. `pgqueue tasks` lists all tasks.")
+            known = [task.name for task in tasks]
+            raise NotFound(f"No task is named {options['name']!r}{meant(options['name'], known, 'pgqueue tasks')}")
         tasks = [found]
     of_names = {each.name: each for each in stats.tasks(database_alias(options))}
     listed = [ListedTask(task, depth_of(task, of_names)) for task in tasks]

@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 DURATION: Final = re.compile(r"(\d{1,9})([smhd])")
+LONGEST: Final = timedelta(days=36_500)
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -18,7 +19,10 @@ def duration_of(option: str, text: str) -> timedelta:
     found = DURATION.fullmatch(text)
     if found is None:
         raise ValueError(f"Invalid {option} {text!r}: use a number with s, m, h or d, such as 30m")
-    return timedelta(**{UNITS[found[2]]: int(found[1])})
+    duration = timedelta(**{UNITS[found[2]]: int(found[1])})
+    if duration > LONGEST:
+        raise ValueError(f"Invalid {option} {text!r}: use at most {LONGEST.days}d, which is 100 years")
+    return duration
 
 
 def time_of(option: str, text: str) -> datetime | timedelta:

@@ -9,6 +9,7 @@ from django_pgqueue import stats
 from django_pgqueue.display import in_line
 
 from .output import Output
+from .parsers import row_id
 from .subcommand import NotFound, Options, Subcommand, add_reading, database_alias
 
 
@@ -21,7 +22,7 @@ def missing_job(job_id: int, alias: str) -> NotFound:
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("job_id", type=int, metavar="ID", help="Id of the job.")
+    parser.add_argument("job_id", type=row_id, metavar="ID", help="Id of the job.")
     add_reading(parser)
 
 

@@ -14,6 +14,7 @@ from django.core.management.base import CommandError
 
 from django_pgqueue import stats
 from django_pgqueue.control import workers as worker_control
+from django_pgqueue.db.fields import MOST_ID
 from django_pgqueue.display import duration, visible
 from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.models import Worker, WorkerRequest
@@ -21,6 +22,7 @@ from django_pgqueue.models.operations_link import database_now
 from django_pgqueue.states import RequestKind
 
 from .output import Column, Output, counted
+from .parsers import row_id
 from .subcommand import NotFound, Options, Subcommand, UsageError, add_reading, database_alias, user_name
 
 MOST: Final = 1000
@@ -81,13 +83,15 @@ def _add_arguments(parser: ArgumentParser) -> None:
         choices=[kind.value for kind in RequestKind],
         help="Stop the worker after its current jobs, or print the stacks of its jobs.",
     )
-    parser.add_argument("worker_id", nargs="?", type=int, metavar="ID", help="Id of the worker process to stop or ask.")
+    parser.add_argument("worker_id", nargs="?", type=row_id, metavar="ID", help="Id of the worker process.")
     parser.add_argument("--all", action="store_true", help="Also list the workers that have stopped.")
     add_reading(parser, "Database of the workers.")
 
 
 def _run(options: Options, out: Output) -> None:
     alias = database_alias(options)
+    if options["action"] and (options["all"] or out.is_json):
+        raise UsageError(f"Pass --all and --json without {options['action']!r}: they are for the list of workers.")
     if options["action"]:
         _request(RequestKind(options["action"]), options["worker_id"], alias, out)
         return
@@ -100,7 +104,7 @@ def _request(kind: RequestKind, worker_id: int | None, alias: str, out: Output) 
     """Request something of a worker and print the answer. Raise `CommandError` if it does not answer in time."""
     if worker_id is None:
         raise UsageError(f"Pass the id of a worker: pgqueue workers {kind} ID. `pgqueue workers` lists the ids.")
-    requested = worker_control.request(worker_id, kind, alias, by=user_name())
+    requested = None if worker_id > MOST_ID else worker_control.request(worker_id, kind, alias, by=user_name())
     if requested is None:
         raise NotFound(f"No worker with a supervisor runs under the id {worker_id}. `pgqueue workers` lists the ids.")
     answered = WorkerRequest.objects.using(alias).filter(pk=requested.request_id, answered_at__isnull=False)

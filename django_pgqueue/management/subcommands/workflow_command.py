@@ -16,6 +16,7 @@ from django_pgqueue.stats.graphs.groups import NodeGroup, grouped, layers_of
 
 from .batch_command import BLOCKED
 from .output import Output, counted
+from .parsers import row_id
 from .subcommand import NotFound, Options, Subcommand, add_reading, database_alias
 
 MOST_ALIKE: Final = 5
@@ -29,7 +30,7 @@ ORDER: Final = (State.SUCCEEDED, State.RUNNING, State.READY, State.WAITING, Stat
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("batch_id", type=int, metavar="ID", help="Id of the workflow, which is that of its batch.")
+    parser.add_argument("batch_id", type=row_id, metavar="ID", help="Id of the workflow, which is that of its batch.")
     add_reading(parser)
 
 
