@@ -12,7 +12,7 @@ from django.test import RequestFactory, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import control
+from django_pgqueue import Workflow, control
 from django_pgqueue.models import Execution, Job, Schedule
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
@@ -221,6 +221,17 @@ def test_tenant_schemas_cancels_the_jobs_of_one_tenant_only(schemas):
     assert states == {waiting.pk: "cancelled", running.pk: "running", finished.pk: "dead", other.pk: "ready"}
     running.refresh_from_db()
     assert running.cancel_requested_at is not None
+
+
+def test_tenant_schemas_cancels_a_job_that_waits_for_a_dead_one(schemas):
+    acme = module("tasks").count_tenant_orders.using(headers={"tenant": "acme"})
+    workflow = Workflow()
+    first = workflow.add(acme.s())
+    second = workflow.add(acme.s(), after=[first], if_dependency_fails="block")
+    workflow.enqueue()
+    run_job_into(first.job.pk, State.DEAD)
+    assert module("tenant_jobs").cancel_jobs("acme") == 0
+    assert Job.objects.get(pk=second.job.pk).state == "cancelled"
 
 
 # ------------------------------------------------------------------ erasure
