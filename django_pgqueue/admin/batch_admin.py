@@ -30,6 +30,7 @@ from . import databases
 from .batches.acts import act_urls, not_found
 from .batches.page import batch_page
 from .batches.past_acts import acts_on_batch
+from .batches.search import newest_batch, number_of, with_text
 from .batches.words import STATES, badges, with_words
 from .formatting import moment_ago, visible
 from .list_filters import BatchFilter, JobFilter, row_id_of
@@ -83,8 +84,8 @@ class BatchChangeList(DatabaseChangeList):
     @property
     def scope_note(self) -> str:
         """Which batches were searched, if not all: only the descriptions of the newest ones are."""
-        term = self.query.strip().removeprefix("#")
-        return NEWEST % {"count": number(SEARCHED)} if term and row_id_of(term) is None else ""
+        term = self.query.strip()
+        return NEWEST % {"count": number(SEARCHED)} if term and number_of(term) is None else ""
 
     @property
     def empty_note(self) -> Any:
@@ -148,11 +149,9 @@ class BatchAdmin(ReadOnlyAdmin):
         term = search_term.strip()
         if not term or "\0" in term:
             return (queryset.none() if term else queryset), False
-        if (number := row_id_of(term.removeprefix("#"))) is not None:
+        if (number := number_of(term)) is not None:
             return queryset.filter(pk=number), False
-        batches = JobBatch.objects.using(databases.chosen(request))
-        newest = batches.order_by("-pk").values_list("pk", flat=True).first() or 0
-        return queryset.filter(pk__gt=newest - SEARCHED, description__icontains=term), False
+        return with_text(queryset, term, newest_batch(databases.chosen(request)), SEARCHED), False
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None

@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, QueryDict
@@ -21,10 +22,10 @@ from django.utils.translation import gettext_lazy, ngettext, pgettext
 from django_pgqueue.acts import AUDITED, JOB_ACTS
 from django_pgqueue.display import number
 from django_pgqueue.job_search import NO_CLASS
-from django_pgqueue.lifecycle.bulk_acts import WORDS, Selection
+from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, WORDS, Selection
 from django_pgqueue.lifecycle.bulk_filters import ERASED_KINDS
 from django_pgqueue.models import AuditEntry
-from django_pgqueue.states import ActOutcome, TransitionName
+from django_pgqueue.states import STATE_OF, TRANSITIONS, ActOutcome, State, TransitionName
 from django_pgqueue.stats import fleet
 
 from . import databases, private
@@ -37,6 +38,10 @@ NAMES: Final = {
     "limit": "limit_key",
 }  # fmt: skip
 """The field of `Selection` for each parameter of a URL that is a text."""
+SEARCH: Final = "q"
+"""The parameter with the text in the search box of a list."""
+LISTED: Final = (*NAMES, "since", "until", "batch", SEARCH)
+"""The parameters of a list that choose its jobs."""
 NUMBERS_SHOWN: Final = 10
 """Numbers of jobs that the description of a filter shows."""
 TIMES: Final = frozenset({"since", "until", "before", "held_until", "tick_at"})
@@ -134,10 +139,32 @@ def links_of_list(request: HttpRequest, site: AdminSite, *, is_dead_only: bool) 
         return []
     with suppress(ValueError):  # the filter is invalid
         for action in JOB_ACTS:
-            selection = of_list(action, request.GET, datetime.now(UTC), is_dead_only=is_dead_only)
-            if selection is not None and is_allowed(request, action):
-                found.append((label(action), databases.link(request, url, action=action, **parameters(selection))))
+            chosen = _of_preview(request.GET, action, is_dead_only=is_dead_only)
+            if chosen is not None and is_allowed(request, action):
+                found.append((label(action), databases.link(request, url, action=action, **chosen)))
     return found
+
+
+def _of_preview(chosen: QueryDict, action: str, *, is_dead_only: bool) -> dict[str, str] | None:
+    """Return the parameters of the preview for a list; None if the list has no job that the act changes.
+
+    The preview searches again for the text in the search box: see `console.bulk_preview`.
+    """
+    if not chosen.get(SEARCH, "").strip():
+        selection = of_list(action, chosen, datetime.now(UTC), is_dead_only=is_dead_only)
+        return None if selection is None else parameters(selection)
+    found = {name: str(chosen[name]) for name in LISTED if chosen.get(name)}
+    if is_dead_only:
+        found["state"] = State.DEAD.value
+    word = found.get("state", "")
+    fits = not word or (word in STATE_OF and TransitionName(action) in TRANSITIONS.get(STATE_OF[word], {}))
+    return found if fits else None
+
+
+def say_most(request: HttpRequest) -> None:
+    """Say that an act cannot choose all jobs of a list by their numbers."""
+    text = _("At most the first %(limit)s jobs of the list are chosen. Filter by a state to choose all.")
+    messages.warning(request, text % {"limit": number(MOST_IDS)})
 
 
 # ---------------------------------------------------------------------------- words

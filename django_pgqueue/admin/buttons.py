@@ -31,27 +31,19 @@ from django_pgqueue.acts import OperatorAct
 from django_pgqueue.admin import databases, private, shown
 from django_pgqueue.control import targets as control_targets
 from django_pgqueue.control.queues import pause_named
-from django_pgqueue.declared.limits import MAX_KEY_LENGTH
+from django_pgqueue.declared.limits import MAX_KEY_LENGTH, has_value
 from django_pgqueue.models import LimitState, Pause
 from django_pgqueue.options.validation import NAME, unknown_queue
 from django_pgqueue.states import Pausable
 
 from .act_view import act_view, log_change
 from .formatting import shortened, word_text
+from .forms.limit_pause import LENGTHS, ask_to_pause
+from .forms.reason_form import REASON_LENGTH
 from .limits.controls import overrides_in_force
 from .navigation import limit_url, page_url
 from .pause_admin import in_force, resume
 
-LENGTHS: Final = (
-    ("", gettext_lazy("until resumed")),
-    ("600", gettext_lazy("for 10 minutes")),
-    ("3600", gettext_lazy("for 1 hour")),
-    ("14400", gettext_lazy("for 4 hours")),
-    ("86400", gettext_lazy("for 1 day")),
-    ("604800", gettext_lazy("for 7 days")),
-)
-"""How long a pause lasts, in seconds: the choices of the form. The form of *Pauses* takes any time."""
-REASON_LENGTH: Final = 1000
 NAME_FIELDS: Final = {Pausable.QUEUE: "queue", Pausable.TASK: "task", Pausable.LIMIT: "key"}
 """The field of the form with the name of the target."""
 
@@ -119,7 +111,7 @@ class Button:
 def button_urls(site: AdminSite) -> list[URLPattern]:
     """Return the URLs of the buttons, below that of the list of jobs."""
     return [
-        path(f"{each.kind}s/{each.word}/", act_view(site, each.act, partial(_post, button=each)), name=each.url_name)
+        path(f"{each.kind}s/{each.word}/", act_view(site, each.act, partial(_post, each, site)), name=each.url_name)
         for each in BUTTONS
     ]
 
@@ -134,14 +126,16 @@ def button_context(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _post(request: HttpRequest, button: Button) -> HttpResponse:
-    """Run an act on the target that the form names, and return to the page of the form."""
+def _post(button: Button, site: AdminSite, request: HttpRequest) -> HttpResponse:
+    """Run an act on the target that the form names, and return to the page of the form. Ask before some acts."""
     name = text_of(request, NAME_FIELDS[button.kind])
     if button.kind is Pausable.LIMIT:
         private.check_key(request, name)
     target = Target(request, databases.chosen(request), button.kind, name)
     if problem := _problem(target, button.act):
         messages.error(request, capfirst(problem))
+    elif question := _question(target, button, site):
+        return question
     else:
         with transaction.atomic(using=target.alias):
             _run(target, button)
@@ -175,6 +169,16 @@ def _problem(target: Target, act: OperatorAct) -> str:
         return _("Nothing was changed: choose one of the lengths of a pause.")
     is_new_queue = act is acts.PAUSE and target.kind is Pausable.QUEUE
     return next(iter(unknown_queue("queue", name)), "") if is_new_queue else ""
+
+
+def _question(target: Target, button: Button, site: AdminSite) -> HttpResponse | None:
+    """Return the page that asks before a whole limit is paused; None for other acts, or if its form was answered."""
+    if button.act is not acts.PAUSE or target.kind is not Pausable.LIMIT or has_value(target.name):
+        return None
+    back = back_of(target.request) or _page_of(target)
+    hidden = shown.hidden_input("key", target.name) + shown.hidden_input("back", back)
+    hidden += shown.hidden_input(button.field, target.posted(button.field))
+    return ask_to_pause(target.request, site, target.name, target.alias, back=back, hidden=hidden)
 
 
 def _page_of(target: Target) -> str:

@@ -11,7 +11,10 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
-from django_pgqueue.display import duration, number
+from django.utils.translation import gettext as _
+
+from django_pgqueue.display import duration, number, percent
+from django_pgqueue.ground.histogram import RELATIVE_ERROR
 
 DURATION_STEPS: Final = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 10.0, 20.0, 60.0, 120.0, 240.0, 600.0),
@@ -69,6 +72,18 @@ def rate_text(value: float | None, *, is_estimate: bool = False) -> str:
     if value is None:
         return "–"
     return f"≈ {number_text(value)}" if is_estimate else number_text(value)
+
+
+def percentile_text(*values: float | None) -> str:
+    """Return percentiles of durations as text, with a sign that says that they are estimates. None is a dash."""
+    texts = ["–" if each is None else duration(timedelta(seconds=each), brief=True) for each in values]
+    return " / ".join(texts) if set(values) == {None} else f"≈ {' / '.join(texts)}"
+
+
+def percentiles_note() -> str:
+    """Return how exact the percentiles are: they come from the counts of the buckets of a histogram."""
+    text = _("p50 and p95 are estimates: the true values differ by at most %(share)s.")
+    return text % {"share": percent(RELATIVE_ERROR)}
 
 
 def seconds_text(value: float) -> str:

@@ -21,14 +21,13 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_safe
 
 from django_pgqueue.acts import EDIT_AND_RETRY, ENQUEUE
-from django_pgqueue.display import number
 from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
 
-from . import databases, search_keys, shown
+from . import databases, shown
 from .act_view import FORM, act_view
-from .bulk_acts import links_of_list, of_list
+from .bulk_acts import links_of_list, of_list, say_most
 from .buttons import back_of, button_urls
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
 from .formatting import LABELS, shortened
@@ -85,7 +84,7 @@ class JobAdmin(JobColumns):
     zero_columns = ("priority",)
     list_max_show_all = 0  # a page is never longer
     ordering = ["-id"]  # of a queryset without a search: the order of the list is that of the search
-    search_fields = ["id"]  # makes Django show the search box; `searched()` does the search
+    search_fields = ["id"]  # makes Django show the search box; `listing()` does the search
     search_help_text = _(
         "The number of a job, the exact name of a task, a search key, such as customer_id:4711, or the value of one."
     )
@@ -132,12 +131,8 @@ class JobAdmin(JobColumns):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Return the queryset as it is. `JobChangeList` searches with `searched()`, or for the name of a task."""
+        """Return the queryset as it is. `JobChangeList` searches."""
         return queryset, False
-
-    def searched(self, request: HttpRequest, term: str) -> search_keys.Searched:
-        """Return the jobs that a text in the search box means, and what was searched for them."""
-        return search_keys.search(request, databases.chosen(request), term)
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return whether the user may view jobs. Dead letters need the same permission."""
@@ -183,8 +178,7 @@ class JobAdmin(JobColumns):
         """Return the ids of the listed jobs. A bulk act needs them if it cannot express the filters of the list."""
         ids = list(queryset.prefetch_related(None).values_list("pk", flat=True)[:MOST_IDS])
         if len(ids) == MOST_IDS:  # the list finds no more than that
-            text = _("At most the first %(limit)s jobs of the list are chosen. Filter by a state to choose all.")
-            messages.warning(request, text % {"limit": number(MOST_IDS)})
+            say_most(request)
         return Selection(job_ids=tuple(ids)) if ids else None
 
     def history_view(

@@ -6,6 +6,7 @@ hand may have a name that `control.pause()` would refuse. Listing and resuming i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 from django import forms
@@ -33,7 +34,7 @@ from . import bulk_acts, databases, private, shown
 from .act_view import log_change
 from .formatting import badge, breakable, by_until, moment, moment_ago, seen_at, visible, word_text
 from .forms.form_page import in_future
-from .navigation import address, allowed_url, key_jobs_url
+from .navigation import address, allowed_url
 from .readonly import DatabaseChangeList, ListOnlyAdmin, column
 
 
@@ -106,7 +107,7 @@ class PauseAdmin(ListOnlyAdmin):
 
     form = PauseForm
     add_form_template = "pgqueue/admin/pause_form.html"
-    list_display = ["state", "what", "waiting", "running", "since", "until", "by", "why"]
+    list_display = ["state", "what", "waiting", "running", "since", "until", "by"]
     ordering = ["-paused_at"]
     actions = ["resume_selected"]
 
@@ -129,17 +130,18 @@ class PauseAdmin(ListOnlyAdmin):
         return private.with_permission(super().get_queryset(request), request)
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """Add links to the preview that cancels the waiting jobs, if the user may cancel jobs."""
-        columns = super().get_list_display(request)
+        """Show the reason and the links to the jobs below the target, so that a phone shows them too."""
         preview = address("bulk_preview", site_name=self.admin_site.name)
 
-        @admin.display(description=_("jobs behind it"))
-        def cancel_waiting(pause: Pause) -> str:
-            return _cancel_links(request, preview, pause)
+        @admin.display(description=_("target"))
+        def what(pause: Pause) -> SafeString:
+            lines = [visible(pause.reason), format_html_join(", ", "{}", _job_links(request, preview, pause))]
+            below = format_html_join(
+                "", '<div class="pgqueue-last-words">{}</div>', ((line,) for line in lines if line)
+            )
+            return format_html("{}{}", self.what(pause), below)
 
-        return (
-            [*columns, cancel_waiting] if preview and bulk_acts.is_allowed(request, TransitionName.CANCEL) else columns
-        )
+        return [what if name == "what" else name for name in super().get_list_display(request)]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may pause. As for each operation, the user must be allowed to see the page too."""
@@ -186,7 +188,6 @@ class PauseAdmin(ListOnlyAdmin):
     since = column(_("since"), lambda pause: moment_ago(pause.paused_at, pause))
     until = column(_("until"), lambda pause: moment(pause.paused_until) or _("an operator resumes it"))
     by = column(_("by"), lambda pause: breakable(word_text(pause.paused_by)))
-    why = column(_("reason"), lambda pause: visible(pause.reason))
 
     @admin.display(description=_("waiting"))
     def waiting(self, pause: Pause) -> str:
@@ -234,21 +235,22 @@ def _linked(request: HttpRequest, pause: Pause, text: str) -> str:
     return format_html('<a href="{}">{}</a>', url, text) if url else text
 
 
-def _cancel_links(request: HttpRequest, preview: str, pause: Pause) -> str:
-    """Return a link to the preview for the queue or the limit, or one for each name of the task."""
+def _job_links(request: HttpRequest, preview: str, pause: Pause) -> Iterator[tuple[SafeString]]:
+    """Yield links to the waiting jobs and to the preview that cancels them, for each name of a paused task."""
     if not _may_view(request, pause):
-        return ""
+        return
     kind, name = _target_of(pause)
     parameter, names = ("task", registry.names_of(name)) if kind is Pausable.TASK else (str(kind), (name,))
-    act = {"action": TransitionName.CANCEL, "state": State.READY}
-    links = (databases.link(request, preview, **act, **{parameter: each}) for each in names)
-    text = _("Cancel waiting…")
-    rows = ((link, text, visible(each), text) for link, each in zip(links, names, strict=True))
-    found = format_html_join(", ", '<a href="{}" aria-label="{} {}">{}</a>', rows)
-    if kind is not Pausable.LIMIT:
-        return found
-    url = key_jobs_url(request, name, State.READY)
-    return format_html('<a href="{}">{}</a>, {}', url, _("List waiting jobs"), found)
+    may_cancel = preview and bulk_acts.is_allowed(request, TransitionName.CANCEL)
+    for each in names:
+        waiting = {"state": State.READY, parameter: each}
+        links = [(allowed_url(request, "job_changelist", **waiting), _("List waiting jobs"))]
+        if may_cancel:
+            act = databases.link(request, preview, action=TransitionName.CANCEL, **waiting)
+            links.append((act, _("Cancel waiting…")))
+        for url, text in links:
+            if url:
+                yield (format_html('<a href="{}" aria-label="{} {}">{}</a>', url, text, visible(each), text),)
 
 
 def in_force() -> QuerySet[Pause]:

@@ -118,7 +118,8 @@ class WorkerAdmin(ListOnlyAdmin):
             "may_view_stack": live_stack.may_view(request),
             "may_view_jobs": request.user.has_perm("pgqueue.view_job"),
         }
-        return rendered(request, self.admin_site, f"console/{name}.html", title, {**base, **context}, opts=self.opts)
+        shown, place = {**base, **context}, "worker_changelist"
+        return rendered(request, self.admin_site, f"console/{name}.html", title, shown, opts=self.opts, place=place)
 
     # ---------------------------------------------------------------- requests
 

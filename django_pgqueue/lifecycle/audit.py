@@ -49,7 +49,13 @@ def begin_audit(
 
 
 def begin_audit_once(
-    connection: Connection, form_token: UUID, action: str, chosen: Mapping[str, Any], *, done_by: str
+    connection: Connection,
+    form_token: UUID,
+    action: str,
+    chosen: Mapping[str, Any],
+    *,
+    done_by: str,
+    reason: str = "",
 ) -> int | None:
     """Begin an entry for a form that makes one job; return its id, or None if an entry of this form exists.
 
@@ -58,6 +64,7 @@ def begin_audit_once(
     params = {
         "action": action,
         "done_by": done_by[:NAME_LENGTH],
+        "reason": reason,
         "filter": json.dumps(chosen),
         "form_token": str(form_token),
     }

@@ -24,7 +24,7 @@ RETURNING id
 BEGIN_AUDIT_ONCE: Final = """/* pgqueue:begin_audit_once */
 INSERT INTO pgqueue_audit (action, done_by, reason, began_at, filter, job_count, form_token)
 VALUES (
-    %(action)s, %(done_by)s, '', statement_timestamp() + %(time_shift)s::interval, %(filter)s::json, 0,
+    %(action)s, %(done_by)s, %(reason)s, statement_timestamp() + %(time_shift)s::interval, %(filter)s::json, 0,
     %(form_token)s::uuid
 )
 ON CONFLICT (form_token) WHERE form_token IS NOT NULL DO NOTHING

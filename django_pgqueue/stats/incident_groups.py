@@ -99,6 +99,29 @@ ORDER BY 4, 1, 2
 LIMIT %(releases)s
 """  # fmt: skip # noqa: S608 -- all parts are literals of this package
 
+# Count the dead jobs of one task and exception class of which *Edit and retry* has made new jobs, among those that
+# DEAD_GROUPS reads. Such a job stays dead, and a retry of the group leaves it.
+#
+# Index: as DEAD_GROUPS; pgqueue_audit_job_once and the primary key of the audit for each job of the group
+DEAD_EDITED: Final = """/* pgqueue:dead_edited */
+SELECT count(*)
+""" + NEWEST_DEAD + """WHERE dead.task_name = %(task_name)s
+  AND coalesce((
+      SELECT exception_class FROM pgqueue_execution WHERE job_id = dead.id ORDER BY job_id DESC, id DESC LIMIT 1
+  ), '') = %(exception_class)s
+  AND (
+      SELECT true
+      FROM pgqueue_audit_job AS edited
+      WHERE job_id = dead.id
+        AND (
+            SELECT action = 'edit_and_retry' AND filter #>> '{jobs,0}' = dead.id::text
+            FROM pgqueue_audit
+            WHERE id = edited.audit_id
+        )
+      LIMIT 1
+  )
+"""  # fmt: skip # noqa: S608 -- all parts are literals of this package
+
 # Return those of some jobs whose latest execution ended with an exception class that fits a regular expression, and
 # with a message that meets a filter. NULL filters nothing.
 #
@@ -315,6 +338,21 @@ def incident_releases(group: Incident, found: Incidents, database: str | None = 
     params = {"since": found.since or FIRST_INSTANT, "until": found.until, "limit": DEAD_LIMIT}
     params |= {"task_name": group.task_name, "exception_class": group.exception_class, "releases": RELEASES_LIMIT}
     return tuple(ReleaseGroup(*row) for row in execute(connection_of(database), DEAD_RELEASES, params))
+
+
+def incident_edits(group: Incident, found: Incidents, database: str | None = None) -> int:
+    """Return how many dead jobs of one group of `incidents()` an operator has edited and retried as new jobs.
+
+    Reads the jobs that `incidents()` has read. Runs one read-only statement.
+
+    Args:
+        group: One of `found.groups`.
+        found: What `incidents()` has returned.
+        database: Alias of the database of the jobs. By default the database routers choose it.
+    """
+    params = {"since": found.since or FIRST_INSTANT, "until": found.until, "limit": DEAD_LIMIT}
+    params |= {"task_name": group.task_name, "exception_class": group.exception_class}
+    return int(execute(connection_of(database), DEAD_EDITED, params)[0][0])
 
 
 def jobs_with_exception(

@@ -30,7 +30,7 @@ RUNS_READ: Final = RUNS_SHOWN + 1
 # Cost:  `limit` ticks of each schedule, and one to three probes for each tick
 RUNS_OF_SCHEDULES: Final = """/* pgqueue:runs_of_schedules */
 SELECT wanted.id, run.tick_at, run.job_id, job.state, coalesce(job.is_acknowledged, false),
-       latest.outcome, coalesce(left(latest.error, 100), ''),
+       latest.outcome, coalesce(left(latest.error, 500), ''),
        coalesce(
            latest.outcome IS NULL
                AND greatest(
@@ -80,6 +80,8 @@ class PastRun(NamedTuple):
     is_acknowledged: bool = False
     skipped_by: str | None = None
     """The operator who skipped it before it came; "" if the name is not known. None: no operator did."""
+    error: str = ""
+    """The start of the error of the latest attempt."""
 
     @property
     def is_removed(self) -> bool:
@@ -104,7 +106,9 @@ def past_runs(
             outcome, error, is_expired, seconds, exception_class, skipped_by = attempt
             lost = is_lost(outcome, error, is_expired=is_expired)
             ran_seconds = None if lost else seconds
-            run = PastRun(tick_at, job_id, state, ran_seconds, exception_class, lost, is_acknowledged, skipped_by)
+            run = PastRun(
+                tick_at, job_id, state, ran_seconds, exception_class, lost, is_acknowledged, skipped_by, error
+            )
             found[schedule_id].append(run)
     return found
 

@@ -72,7 +72,7 @@ CASES = [
     Case(acts.RESUME, "job/queues/", "job/queues/resume/", prepare=lambda: control.pause("default")),
     Case(acts.PAUSE, "job/tasks/", "job/tasks/pause/"),
     Case(acts.RESUME, "job/tasks/", "job/tasks/resume/", prepare=lambda: control.pause(task="app.render")),
-    Case(acts.PAUSE, "job/limits/", "job/limits/pause/"),
+    Case(acts.PAUSE, "job/limits/", "job/limits/pause/", {"confirmed": "1"}),
     Case(acts.RESUME, "job/limits/", "job/limits/resume/", prepare=lambda: control.pause(limit_key="render")),
     Case(
         acts.RESTORE_LIMIT,

@@ -30,6 +30,7 @@ from tests.framework import tasks as framework
 pytestmark = pytest.mark.slow
 
 JOBS = "/admin/pgqueue/job/"
+OWN_FIELDS = ("confirmed", "reason")
 PERMISSIONS = ("view_job", "view_arguments", "edit_and_retry_job")
 
 
@@ -52,7 +53,7 @@ def fields_in(page: str) -> dict[str, str]:
 
 def send(client: Client, job: Job, **edits: str) -> str:
     """Open the form, edit it and send it; return the page that follows."""
-    edited = {f"argument-{name}" if name != "confirmed" else name: value for name, value in edits.items()}
+    edited = {name if name in OWN_FIELDS else f"argument-{name}": value for name, value in edits.items()}
     return text_of(client, job, {**form_of(client, job), **edited})
 
 
@@ -92,6 +93,17 @@ def test_edit_makes_a_new_job_and_leaves_the_old_one(editor: Client, make_job: J
     run_jobs()
     new.refresh_from_db()
     assert (new.state, new.result) == ("succeeded", 7)
+
+
+def test_edit_takes_a_reason_for_both_histories(editor: Client, make_job: JobMaker) -> None:
+    job = make_job("dead", task_name=tasks.add.name)
+    assert "counts as a dead letter until somebody acknowledges" in editor.get(f"{JOBS}{job.pk}/edit/").content.decode()
+    send(editor, job, a="5", reason="the customer has moved")
+    assert AuditEntry.objects.get().reason == "the customer has moved"
+    for each, words in ((job, "edited and retried as a new job"), (new_job(job), "made from another job")):
+        page = unescape(editor.get(f"{JOBS}{each.pk}/change/").content.decode())
+        assert f"{words} by staff: the customer has moved" in page
+        assert "Reason: the customer has moved" in editor.get(f"{JOBS}{each.pk}/history/").content.decode()
 
 
 def test_edit_is_linked_from_both_jobs_and_logged(editor: Client, make_job: JobMaker) -> None:

@@ -53,6 +53,8 @@ def test_retry_of_a_group_leaves_out_its_edited_job(editor: Client, edited: Job,
     dead_like(edited, make_job)
     [group] = editor.get(f"{JOBS}incidents/").context["groups"]
     assert group["jobs"] == "2"
+    words = "1 of these jobs was edited and retried as a new job. It stays dead"
+    assert words in text_of(editor, f"{JOBS}incidents/")
     page = text_of(editor, group["retry_url"])
     assert "<strong>1</strong> job meets the filter now." in page and f">#{edited.pk}<" not in page
     assert "1 further job that meets the filter: it was edited and retried as a new job" in page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import closing
+from html import unescape
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from django_pgqueue.lifecycle import operator as lifecycle_operator
 from django_pgqueue.models import AuditEntry, Job
 from django_pgqueue.testing import run_jobs
 from tests.admin.conftest import JobMaker, shown_by
+from tests.admin.test_edit_and_retry import fields_in
 from tests.app import tasks
 
 pytestmark = pytest.mark.slow
@@ -83,6 +85,21 @@ def test_button_valid_state_changes_job_and_logs_it(operator: Client, make_job: 
     assert (audit.action, audit.done_by) == ({"run": "run_now"}.get(name, name), "staff")
     assert (audit.outcome, list(audit.jobs.values_list("job_id", flat=True))) == ("done", [job.pk])
     assert f">{entry.get_change_message()}<" in operator.get(f"{JOBS}{job.pk}/history/").content.decode()
+
+
+def test_stop_of_a_running_job_takes_a_reason(operator: Client, make_job: JobMaker) -> None:
+    job = make_job("running")
+    question = click(operator, job, "cancel").content.decode()
+    assert 'name="reason"' in question and not AuditEntry.objects.exists()
+    answer = {**fields_in(question), "reason": "the export <is> wrong"}
+    assert "Ensure this value" in press(operator, job, "cancel", {**answer, "reason": "x" * 1001}).content.decode()
+    page = unescape(press(operator, job, "cancel", answer).content.decode())
+    assert "asked to stop by staff: the export <is> wrong" in page, "the timeline has the reason"
+    assert AuditEntry.objects.get().reason == "the export <is> wrong"
+    assert LogEntry.objects.get().get_change_message() == "Cancel: the export <is> wrong."
+    job = make_job("running")
+    press(operator, job, "cancel", fields_in(click(operator, job, "cancel").content.decode()))
+    assert AuditEntry.objects.latest("pk").reason == "", "it is optional"
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -17,8 +17,9 @@ from django_pgqueue import control
 from django_pgqueue.models import AuditEntry, LimitOverride, LimitState, Pause
 from tests.admin.test_databases import browser as browser
 from tests.admin.test_databases import second as second
+from tests.admin.test_edit_and_retry import fields_in
 
-from .limits import CHANGE, OF_LIMIT, PAGE, Tasks, declare, form_of, plain, rows_of, text_of
+from .limits import CHANGE, OF_LIMIT, PAGE, Tasks, declare, form_of, plain, rows_of, run, text_of
 
 KEY = "render:1"
 
@@ -43,6 +44,8 @@ def row_of(client: Client, limit_key: str) -> str:
 def posted(client: Client, act: str, limit_key: str, **more: str) -> str:
     """Press a button in the row of a limit or key, and return the messages and the page that follow."""
     fields = form_of(row_of(client, limit_key), act)
+    if act == "pause" and ":" not in limit_key:
+        fields["confirmed"] = "1"
     return plain(client.post(f"{PAGE}{act}/", {**fields, **more}, follow=True).content.decode())
 
 
@@ -71,8 +74,27 @@ def test_limit_and_key_are_paused_and_resumed(engineer: Client, limit_key: str) 
     ]
 
 
+def test_pause_of_a_whole_limit_asks_with_the_waiting_jobs(engineer: Client, declared: Tasks) -> None:
+    run(declared["render"].enqueue(1))
+    for key in (1, 2, 2):
+        declared["render"].enqueue(key)
+    fields = form_of(row_of(engineer, "render"), "pause")
+    question = engineer.post(f"{PAGE}pause/", fields).content.decode()
+    assert not Pause.objects.exists()
+    text = plain(question)
+    assert "3 jobs of all keys of this limit wait now" in text and "1 job is running, and continues." in text
+    assert f'href="{PAGE}' in question and 'name="reason"' in question
+    answer = fields_in(question)
+    too_long = engineer.post(f"{PAGE}pause/", {**answer, "reason": "x" * 1001}).content.decode()
+    assert "at most 1000 characters" in too_long and not Pause.objects.exists()
+    engineer.post(f"{PAGE}pause/", {**answer, "reason": "their wish", "length": "600"})
+    pause = Pause.objects.get()
+    assert (pause.name, pause.reason, pause.paused_by) == ("render", "their wish", "staff") and pause.paused_until
+    assert 'name="length"' in row_of(engineer, KEY), "one key needs no question"
+
+
 def test_acts_return_to_their_page(engineer: Client) -> None:
-    fields = form_of(rows_of(text_of(engineer))["stripe"], "pause")
+    fields = {**form_of(rows_of(text_of(engineer))["stripe"], "pause"), "confirmed": "1"}
     assert engineer.post(f"{PAGE}pause/", fields).headers["Location"] == PAGE
     for outside in ("https://example.com/", "//example.com/", ""):
         answer = engineer.post(f"{PAGE}resume/", {"key": "stripe", "shown_pause": "", "back": outside})
@@ -211,6 +233,7 @@ def test_form_needs_its_permission(operator: Client) -> None:
 
 def test_acts_change_the_database_of_the_page(browser: Client, second: None) -> None:
     hidden = form_of(rows_of(text_of(browser, f"{PAGE}?database=second"))["render"], "pause")
+    hidden["confirmed"] = "1"
     assert hidden["back"] == f"{PAGE}?database=second"
     browser.post(f"{PAGE}pause/?database=second", hidden)
     answer = browser.post(f"{CHANGE}?key={KEY}&database=second", values(share="4"))
@@ -229,7 +252,7 @@ def test_list_of_pauses_adds_lists_and_resumes_key(operator: Client, declared: T
     pause = Pause.objects.get()
     assert (pause.kind, pause.name, pause.paused_by) == ("limit", KEY, "staff")
     text = text_of(operator, pauses)
-    [link] = re.findall(r'<a href="([^"]+)">List waiting jobs', text)
+    [link] = re.findall(r'<a href="([^"]+)"[^>]*>List waiting jobs', text)
     assert [each.pk for each in operator.get(unescape(link)).context["cl"].result_list] == [job.pk]
     page = text_of(operator, f"/admin/pgqueue/job/{job.pk}/change/")
     assert "limit render:1, paused by staff: their wish" in plain(page)

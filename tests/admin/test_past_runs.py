@@ -95,19 +95,28 @@ def test_list_counts_the_runs_of_each_schedule_alone(operator: Client, add_runs:
 def test_page_shows_tick_job_state_time_and_class_of_runs(operator: Client, add_runs: RunMaker) -> None:
     schedule = make()
     running, skipped, dead, removed, succeeded = add_runs(schedule, "running skipped dead removed succeeded")
-    add_execution(Job.objects.get(state="dead"), exception_class="shop.errors.Declined", error="no money")
+    add_execution(Job.objects.get(state="dead"), exception_class="shop.errors.Declined", error="no money\nline 2")
     text = text_of(operator, f"{SCHEDULES}{schedule.pk}/change/")
     rows = rows_of(text)
     assert [row[1:4:2] for row in rows[1:4]] == [["", ""], [f"#{dead}", "10 s"], [f"#{removed}", ""]]
     assert [row[2] for row in rows] == ["running", "skipped", "dead", "removed", "succeeded"]
-    assert [row[4] for row in rows] == ["", "", "shop.errors.Declined", "", ""]
+    assert [row[4] for row in rows] == ["", "", "shop.errors.Declinedno money", "", ""]
+    assert f'<a href="{JOBS}{dead}/change/">no money</a>' in text
     assert re.search(r"UTC \(2 min( \d+ s)? ago\)", rows[2][0])
     table = text.partition("<h2>Latest runs</h2>")[2]
     assert [f'href="{JOBS}{job_id}/change/"' in table for job_id in (running, dead, removed, succeeded)] == [
         True, True, False, True,
     ]  # fmt: skip
-    assert "How they ended is not known any more." in text and "no money" not in table
+    assert "How they ended is not known any more." in text and "line 2" not in table
     assert skipped is None
+
+
+def test_page_without_view_arguments_shows_no_message(client_of: Callable[..., Client], add_runs: RunMaker) -> None:
+    schedule = make()
+    add_runs(schedule, "dead")
+    add_execution(Job.objects.get(state="dead"), exception_class="shop.errors.Declined", error="no money")
+    text = text_of(client_of("view_schedule", "view_job"), f"{SCHEDULES}{schedule.pk}/change/")
+    assert "shop.errors.Declined" in text and "no money" not in text
 
 
 def test_page_gives_a_lost_attempt_no_run_time(operator: Client, add_runs: RunMaker) -> None:

@@ -130,6 +130,21 @@ def test_prefetched_jobs_stand_below_the_running_ones(operator: Client, make_job
     assert "draining: 2 still running" in row_of(posted(operator, "pause", "mail"), "mail")
 
 
+def test_paused_queue_lists_its_jobs_and_says_that_no_worker_is_left(operator: Client, make_job: JobMaker) -> None:
+    job = make_job(queue_name="mail", run_after=PAST)
+    control.pause("mail")
+    row = row_of(text_of(operator), "mail")
+    assert ">no worker<" in row and "no live worker serves this queue, so its jobs wait after the pause too" in row
+    [link] = re.findall(r'<a href="([^"]+)">List waiting jobs', row)
+    listed = operator.get(link.replace("&amp;", "&")).context["cl"].result_list
+    assert [found.pk for found in listed] == [job.pk]
+    Worker.objects.create(hostname="web-1", pid=77, version="v9", concurrency=1)
+    row = row_of(text_of(operator), "mail")
+    assert "no worker" not in row and "no live worker" not in row
+    Job.objects.update(state="cancelled", finished_at=timezone.now())
+    assert "List waiting jobs" not in row_of(text_of(operator), "mail")
+
+
 def test_counts_link_to_the_jobs_in_that_state(operator: Client, make_job: JobMaker) -> None:
     job = make_job(queue_name="mail", run_after=PAST)
     make_job(run_after=PAST)

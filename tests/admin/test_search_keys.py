@@ -18,10 +18,12 @@ from django.utils import timezone
 
 from django_pgqueue.admin import search_keys
 from django_pgqueue.lifecycle import search_keys as lifecycle_search_keys
-from django_pgqueue.models import Job
+from django_pgqueue.models import AuditEntry, Job
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 from tests.admin.conftest import JobMaker, add_execution
+from tests.admin.test_bulk_acts import REQUEST
+from tests.admin.test_bulk_acts import form as bulk_form
 from tests.admin.test_lists import plans
 from tests.app import tasks
 
@@ -35,6 +37,11 @@ def bill(monkeypatch: pytest.MonkeyPatch) -> Task[..., Any]:
     made: Task[..., Any] = Task(func=tasks.plus.func, name=tasks.plus.name, search=("a", "b"))
     monkeypatch.setitem(registry._tasks, made.name, made)
     return made
+
+
+def acts_of(client: Client, url: str, **parameters: str) -> dict[str, str]:
+    """Return the URLs of the acts on all jobs of a list, by their names."""
+    return {str(name): link for name, link in client.get(url, parameters).context["bulk_acts"]}
 
 
 def found(client: Client, term: str, url: str = JOBS, **filters: str) -> list[int]:
@@ -131,6 +138,35 @@ def test_search_meets_every_filter_of_the_list(operator: Client, bill: Any, make
     running, succeeded = make_job("running"), make_job("succeeded")
     assert found(operator, str(succeeded.pk), state="running") == []
     assert found(operator, str(running.pk), state="running") == [running.pk]
+
+
+def test_acts_of_a_search_take_exactly_the_jobs_found(operator: Client, bill: Any, make_job: JobMaker) -> None:
+    wanted = [bill.enqueue(4711) for _ in range(2)]
+    bill.enqueue(4712)
+    dead = make_job("dead", task_name=bill.name)
+    lifecycle_search_keys.add_search_keys(connection, {dead.pk: {"a": "4711"}})
+    acts = acts_of(operator, JOBS, q="a:4711")
+    assert list(acts) == ["Retry", "Cancel", "Run now"]
+    preview = operator.get(acts["Cancel"])
+    assert preview.context["preview"].chosen == 2 and preview.context["preview"].left == 1
+    fields = bulk_form(preview.content.decode())
+    assert sorted(fields["ids"].split(",")) == sorted(str(job.pk) for job in (*wanted, dead))
+    again = operator.post(REQUEST, {**fields, "rate": "fast", "reason": "why"}, follow=True)
+    assert "Invalid rate" in again.content.decode() and again.context["preview"].chosen == 2
+    operator.post(REQUEST, fields)
+    assert sorted(AuditEntry.objects.get().filter["job_ids"]) == sorted(job.pk for job in (*wanted, dead))
+
+
+def test_acts_of_a_search_keep_the_filters_of_the_list(operator: Client, bill: Any, make_job: JobMaker) -> None:
+    dead, other = (make_job("dead", task_name=bill.name, queue_name=queue) for queue in ("mail", "default"))
+    lifecycle_search_keys.add_search_keys(connection, {job.pk: {"a": "4711"} for job in (dead, other)})
+    bill.enqueue(4711)
+    for url, filters in ((DEAD, {}), (JOBS, {"state": "dead"})):
+        acts = acts_of(operator, url, q="a:4711", queue="mail", **filters)
+        assert list(acts) == ["Retry"], "no other act of this user fits dead jobs"
+        assert bulk_form(operator.get(acts["Retry"]).content.decode())["ids"] == str(dead.pk)
+    dead.delete()
+    assert "No job meets this search now." in operator.get(acts["Retry"]).content.decode()
 
 
 def test_text_that_is_no_value_lists_no_job_of_the_chosen_task(operator: Client, bill: Any, make_job: JobMaker) -> None:

@@ -14,7 +14,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import Limit
+from django_pgqueue import Batch, Limit
 from django_pgqueue.admin.console import search as search_page
 from django_pgqueue.admin.navigation import PLACES
 from django_pgqueue.job_search import search as job_search
@@ -240,6 +240,29 @@ def test_number_that_the_user_may_not_look_up_as_a_value_leads_to_no_page(
     page = client_of("view_job").get(PAGE, {"q": str(job.pk)})
     assert [str(section.title) for section in page.context["sections"]] == ["Jobs"]
     assert "type a key in full" in unescape(page.content.decode())
+
+
+def test_batches_are_found_by_number_and_description(
+    operator: Client, client_of: Callable[..., Client], make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (Batch(description=f"Import {number} of Acme").open() for number in (17, 18))
+    Job.objects.filter(pk=make_job(in_graph=True).pk).update(batch_id=first.id)
+    assert results(operator, "import 17") == {}, "the user may not view batches"
+    User.objects.update(username="before")
+    viewer = client_of("view_job", "view_jobbatch")
+    title = "Batches and workflows"
+    assert results(viewer, "ACME")[title] == [
+        f"#{each.id} Import {n} of Acme (open)" for each, n in ((second, 18), (first, 17))
+    ]
+    assert results(viewer, str(first.id))[title] == [f"#{first.id} Import 17 of Acme (open)"]
+    [section] = [each for each in viewer.get(PAGE, {"q": "import 17"}).context["sections"] if each.title == title]
+    [result] = section.results
+    assert result.url == f"/admin/pgqueue/jobbatch/{first.id}/change/"
+    assert len(listed(viewer, result.links[0][1])) == 1
+    monkeypatch.setattr(search_page, "BATCHES_SEARCHED", 1)
+    page = viewer.get(PAGE, {"q": "acme"})
+    assert results(viewer, "acme")[title] == [f"#{second.id} Import 18 of Acme (open)"]
+    assert "only the descriptions of the newest 1 were searched" in page.content.decode()
 
 
 def test_worker_is_found_by_its_release(operator: Client) -> None:

@@ -106,8 +106,9 @@ def test_page_shows_figures_of_24_hours(operator, monkeypatch):
     found = [TaskThroughput(name=NAME, counts=counts, run=run, wait=wait)]
     monkeypatch.setattr(stats, "throughput_by_task", lambda *args, **options: found)
     row = row_of(text_of(operator), NAME)
-    for expected in (">20<", "5 <span", "(25 %)", "500 ms / 3.0 s", "7.0 s"):
+    for expected in (">20<", "5 <span", "(25 %)", "≈ 500 ms / 3.0 s", "≈ 7.0 s"):
         assert expected in row, expected
+    assert "the true values differ by at most 9.1" in text_of(operator)
 
 
 def test_page_links_the_form_to_enqueue_with_permission_only(operator, client_of, make_user):

@@ -75,8 +75,9 @@ QUESTIONS: Final[dict[str, tuple[str, str]]] = {
     "question, cancel": ("job, running", "Cancel"),
     "question, delete": ("job, dead", "Delete"),
     "question, retry": ("job, succeeded", "Retry"),
+    "question, pause": ("limits", "Pause… catalogue"),
 }
-"""Pages that ask before they change a job: the page and the button that lead there."""
+"""Pages that ask before they change something: the page and the button that lead there."""
 EVERY: Final = (*PAGES, *QUESTIONS)
 CORE: Final = ("overview", "queues", "jobs", "job, dead", "workers", "question, move")
 IN_GERMAN: Final = (

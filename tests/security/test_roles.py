@@ -211,6 +211,7 @@ def parameters(superuser: EngineConnection, monkeypatch: pytest.MonkeyPatch) -> 
     given["JOBS_WITH_EXCEPTION"] = {"job_ids": [1], "pattern": ".", "message": "a"}
     dead = {"since": "2000-01-01", "until": "2100-01-01", "limit": 1}
     given["DEAD_MESSAGES"] = {**dead, "task_name": "a", "exception_class": "E"}
+    given["DEAD_EDITED"] = given["DEAD_MESSAGES"]
     given["DEAD_RELEASES"] = {**given["DEAD_MESSAGES"], "releases": 1}
     given["SEARCH_VALUES"] = {"name": "a", "first": "1", "end": "2", "limit": 1, "task_names": ["a"]}
     given["RUNS_OF_SCHEDULES"] = {"schedule_ids": "{1}", "limit": 1, "with_attempts": True}

@@ -232,6 +232,10 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {**SINCE_2000, "limit": LIMIT, "task_name": "task1", "exception_class": "x"},
         {"pgqueue_job_dead", "pgqueue_execution_job"},
     ),
+    "DEAD_EDITED": (
+        {**SINCE_2000, "limit": LIMIT, "task_name": "task1", "exception_class": "x"},
+        {"pgqueue_job_dead", "pgqueue_execution_job", "pgqueue_audit_job_once", "pgqueue_audit_pkey"},
+    ),
     "DEAD_RELEASES": (
         {**SINCE_2000, "limit": LIMIT, "task_name": "task1", "exception_class": "x", "releases": 20},
         {"pgqueue_job_dead", "pgqueue_execution_job", "pgqueue_worker_pkey"},

@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy, pgettext
 
 from django_pgqueue import stats
 from django_pgqueue.admin import charts, databases
-from django_pgqueue.admin.chart_scales import number_text, seconds_text
+from django_pgqueue.admin.chart_scales import number_text, percentile_text, percentiles_note, seconds_text
 from django_pgqueue.admin.charts import ChartValues, Period
 from django_pgqueue.admin.formatting import moment, visible
 from django_pgqueue.admin.past_acts import chart_marks
@@ -84,6 +84,7 @@ def activity_context(request: HttpRequest, alias: str, *, queue: str | None = No
             "rows": [_row(point, earlier) for point in reversed(points)] if has_figures else [],
         },
         "has_figures": has_figures,
+        "percentiles_note": percentiles_note(),
         "marks": [{**mark._asdict(), "moment": moment(mark.at)} for mark in marks.marks],
         "marks_are_cut": marks.is_cut,
         **_choices(request, span, task),
@@ -218,5 +219,5 @@ def _row(point: stats.Point, earlier: Sequence[stats.Point]) -> dict[str, str]:
         "failed": number_text(point.per_minute(point.counts.failed)),
         "share": "–" if share is None else percent(share),
         "before": "–" if before is None else number_text(_ended_per_minute(before)),
-        **{name: "–" if seconds is None else seconds_text(seconds) for name, seconds in durations.items()},
+        **{name: percentile_text(seconds) for name, seconds in durations.items()},
     }

@@ -7,11 +7,12 @@ form requests one act, however often it is sent (see `new_jobs.token_field()`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
+from urllib.parse import urlencode
 from uuid import uuid4
 
 from django.contrib import messages
@@ -20,6 +21,7 @@ from django.db import connections
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import URLPattern, path
 from django.utils.functional import Promise
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -32,6 +34,7 @@ from django_pgqueue.admin.forms.erase_form import CALLBACKS_NOTE, kinds_asked
 from django_pgqueue.admin.forms.erase_form import NOTES as ERASE_NOTES
 from django_pgqueue.admin.forms.new_jobs import FORM_FIELD, read_token
 from django_pgqueue.admin.forms.reason_form import ACKNOWLEDGE_NOTES
+from django_pgqueue.admin.job.list_pages import listing
 from django_pgqueue.admin.navigation import redirect_to, rendered
 from django_pgqueue.lifecycle import bulk_acts as lifecycle_bulk_acts
 from django_pgqueue.lifecycle.bulk_acts import FormSentBefore, Selection
@@ -48,6 +51,8 @@ MOST_REASON: Final = 1000
 TYPED: Final = ("to_queue", "to_priority", "reason", "rate", "stops_on_repeat")
 """The fields whose values an invalid form keeps, besides the kinds of values to erase."""
 TYPED_PREFIX: Final = "typed_"
+LISTED_FIELD: Final = "listed"
+"""The field with the parameters of the list whose search chose the jobs. An invalid form leads back to them."""
 NOTES_OF: Final[Mapping[str, Sequence[Promise | str]]] = {
     TransitionName.ACKNOWLEDGE: ACKNOWLEDGE_NOTES,
     TransitionName.ERASE: (*ERASE_NOTES, CALLBACKS_NOTE),
@@ -69,9 +74,27 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     if action in JOB_ACTS:
         check(request, JOB_ACTS[action])
     try:
-        return preview_context(request, action, bulk_acts.selection_of(request.GET))
+        return preview_context(request, action, _selection(request))
     except ValueError as error:
         return {"problem": str(error), "title": _("Bulk act")}
+
+
+def _selection(request: HttpRequest) -> Selection:
+    """Return the filter in the URL. If it has the text of a search, choose the jobs that the list finds with it now.
+
+    Raise `ValueError` for an invalid filter, and for a search that finds no job.
+    """
+    term = request.GET.get(bulk_acts.SEARCH, "").strip()
+    if not term:
+        return bulk_acts.selection_of(request.GET)
+    _search, searched, found = listing(request, term, only_dead=False)
+    if searched.note:
+        messages.warning(request, f"{capfirst(searched.note)}.")
+    if not found.ids:
+        raise ValueError(_("No job meets this search now."))
+    if found.has_more:
+        bulk_acts.say_most(request)
+    return Selection(job_ids=tuple(found.ids))
 
 
 def preview_context(request: HttpRequest, action: str, selection: Selection) -> dict[str, Any]:
@@ -94,6 +117,7 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
         "edited_text": bulk_acts.count_text(preview.edited, has_more=preview.has_more),
         "may_count_less": preview.has_more and (selection.exception_class, selection.message) != (None, None),
         "fields": [
+            *_search_field(request),
             *bulk_acts.parameters(selection).items(),
             ("previewed_at", preview.at.isoformat()),
             (FORM_FIELD, str(uuid4())),
@@ -114,6 +138,12 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
         "careful_rate": f"{CAREFUL_RATE:g}",
         "has_worker": any(worker.is_live for worker in stats.workers(alias)),
     }
+
+
+def _search_field(request: HttpRequest) -> Iterator[tuple[str, str]]:
+    """Yield the field with the parameters of a search, if the preview has one."""
+    if request.GET.get(bulk_acts.SEARCH):
+        yield LISTED_FIELD, urlencode([(name, request.GET[name]) for name in bulk_acts.LISTED if name in request.GET])
 
 
 def _title(action: str) -> str:
@@ -147,10 +177,17 @@ def _request(request: HttpRequest) -> HttpResponse:
         audit_id = _request_once(request, alias, action, selection)
     except ValueError as error:
         messages.error(request, _("Nothing was changed: %(error)s") % {"error": error})
-        again = {name: given[name] for name in (*bulk_acts.NAMES, "action", "since", "until") if name in given}
-        listed = {"ids": given["ids"]} if len(given.get("ids", "")) in range(1, 2000) else {}
-        return redirect_to(request, "bulk_preview", **again, **listed, **_typed_parameters(given))
+        return redirect_to(request, "bulk_preview", action=action, **_again(given), **_typed_parameters(given))
     return redirect_to(request, "bulk_act", id=audit_id)
+
+
+def _again(given: QueryDict) -> dict[str, str]:
+    """Return the filter of an invalid form, as parameters of the preview that shows it again."""
+    listed = QueryDict(given.get(LISTED_FIELD, ""))
+    if listed.get(bulk_acts.SEARCH):
+        return {name: str(listed[name]) for name in bulk_acts.LISTED if name in listed}
+    found = {name: str(given[name]) for name in (*bulk_acts.NAMES, "since", "until") if name in given}
+    return found | ({"ids": str(given["ids"])} if len(given.get("ids", "")) in range(1, 2000) else {})
 
 
 def _typed_parameters(given: QueryDict) -> dict[str, str]:

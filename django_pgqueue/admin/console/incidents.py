@@ -34,7 +34,7 @@ from django_pgqueue.ground.error_messages import WHOLE_MESSAGE
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.stats import Count, Incident, Incidents, MessageGroup
-from django_pgqueue.stats.incident_groups import ReleaseGroup, incident_releases
+from django_pgqueue.stats.incident_groups import ReleaseGroup, incident_edits, incident_releases
 
 from .page import ConsolePage
 
@@ -188,6 +188,7 @@ def _detail(request: HttpRequest, alias: str, group: Incident, found: Incidents,
         "messages": [_message(request, group, part, is_complete=is_complete) for part in parts[:MESSAGES_SHOWN]],
         "hidden_messages": len(parts[MESSAGES_SHOWN:]),
         "releases": _releases(alias, group, found),
+        "edited": incident_edits(group, found, alias),
         "job": f"#{latest}",
         "job_url": page_url(request, "job_change", latest),
         "error": visible(error),

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy, pgettext
 from django_pgqueue import stats
 from django_pgqueue.admin import private
 from django_pgqueue.admin.buttons import button_context
-from django_pgqueue.admin.charts import rate_text, seconds_text
+from django_pgqueue.admin.chart_scales import percentile_text, rate_text, seconds_text
 from django_pgqueue.admin.console import activity
 from django_pgqueue.admin.formatting import breakable, count_note, moment, shortened
 from django_pgqueue.admin.navigation import allowed_url, jobs_url
@@ -245,7 +245,7 @@ def _slowest(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> lis
     return [
         {
             "task": breakable(shortened(task.name)),
-            "figure": seconds_text(p95),
+            "figure": percentile_text(p95),
             "note": _("%(count)s attempts") % {"count": number(task.run.count)},
             "url": allowed_url(request, "job_changelist", task=task.name),
         }

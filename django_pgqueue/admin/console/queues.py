@@ -128,8 +128,9 @@ def _row(
         "slots": slots_text(queue),
         "workers": [_slots_of(worker, busy_is_known=queue.slots_busy is not None) for worker in workers],
         "has_workers": queue.workers != 0,
-        "is_unserved": queue.is_unserved,
+        "is_unserved": queue.is_unserved or (queue.workers == 0 and bool(queue.paused.value)),
         "still_running": queue.running + queue.prefetched + queue.lost,  # of a paused queue: at 0 it is drained
+        "list_url": jobs_url(request, "paused", queue=queue.name) if queue.pause and queue.paused.value else "",
         "clear_url": _clear_url(request, queue),
         **_pause_of(request, queue),
     }

@@ -1,16 +1,17 @@
 """The page *Search*: what a text can mean that a user has typed into the search box above every page of the console.
 
-The text is looked for as the number of a job, as a search key or its value, in the names of tasks, queues, limits,
-workers and exception classes, and in the error messages of dead jobs. Each result leads to a page or a list whose acts
-take exactly these jobs. The number of a job alone leads to its page at once.
+The text is looked for as the number of a job or a batch, as a search key or its value, in the names of tasks, queues,
+limits, workers and exception classes, in the descriptions of batches, and in the error messages of dead jobs. Each
+result leads to a page or a list whose acts take exactly these jobs. The number of one job leads to its page at once.
 
-The page does not search what the user may not see, and says so. The cost is bounded: about ten statements, each of
+The page does not search what the user may not see, and says so. The cost is bounded: about twelve statements, each of
 which reads a bounded number of rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
@@ -21,12 +22,15 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_pgqueue import stats
 from django_pgqueue.admin import private, readonly, search_keys
+from django_pgqueue.admin.batches import search as batch_search
+from django_pgqueue.admin.batches.words import STATES
 from django_pgqueue.admin.formatting import shortened, visible, word_text
 from django_pgqueue.admin.navigation import limit_url, page_url, redirect_to
 from django_pgqueue.declared.limits import has_value, name_of
 from django_pgqueue.display import number
 from django_pgqueue.job_search import Filters, find
-from django_pgqueue.models import Job
+from django_pgqueue.models import Job, JobBatch
+from django_pgqueue.models.batch_states import word_of
 from django_pgqueue.states import State
 from django_pgqueue.stats import Count
 from django_pgqueue.stats.search_keys import search_values
@@ -41,6 +45,8 @@ SHORTEST_MESSAGE: Final = 3
 SHOWN: Final = 20
 """Names and workers that are shown."""
 WEEK_SECONDS: Final = 7 * 86_400.0
+BATCHES_SEARCHED: Final = 10_000
+"""The newest batches whose descriptions are searched. The list of batches searches more."""
 COMPLETIONS: Final = 20
 """Suggestions of the search box."""
 
@@ -74,6 +80,7 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any] | HttpResponse:
         *_names(request, alias, typed),
         _limits(request, typed),
         _workers(request, alias, typed),
+        _batches(request, alias, typed),
     ]
     # A value that was not searched may be what the user means, so a note about it is shown.
     is_all = private.may_view(request) or not found.note
@@ -148,7 +155,9 @@ def _section(title: str, found: Sequence[Any], result: Callable[[Any], SearchRes
 def _of_name(request: HttpRequest, name: str, parameter: str, url: str) -> SearchResult:
     jobs = page_url(request, "job_changelist", **{parameter: name})
     dead = page_url(request, "deadjob_changelist", **{parameter: name})
-    return SearchResult(visible(shortened(name)), jobs, ((_("Dead letters"), dead), (_("Details"), url)))
+    waiting = page_url(request, "job_changelist", state=State.READY, **{parameter: name})
+    links = ((_("List waiting jobs"), waiting), (_("Dead letters"), dead), (_("Details"), url))
+    return SearchResult(visible(shortened(name)), jobs, links)
 
 
 def _limits(request: HttpRequest, typed: str) -> SearchSection:
@@ -192,6 +201,34 @@ def _workers(request: HttpRequest, alias: str, typed: str) -> SearchSection:
             page_url(request, "worker_change", worker.id),
         ),
     )
+
+
+def _batches(request: HttpRequest, alias: str, typed: str) -> SearchSection:
+    """Return the batch with this number, or the newest ones whose descriptions contain the text. Workflows are batches.
+
+    Runs at most two queries.
+    """
+    title = _("Batches and workflows")
+    if not request.user.has_perm("pgqueue.view_jobbatch"):
+        return SearchSection(title, [])
+    batches = JobBatch.objects.using(alias).defer("on_success", "on_complete", "on_failure").order_by("-pk")
+    if (batch_id := batch_search.number_of(typed)) is not None:
+        return _section(title, list(batches.filter(pk=batch_id)), partial(_of_batch, request))
+    newest = batch_search.newest_batch(alias)
+    found = list(batch_search.with_text(batches, typed, newest, BATCHES_SEARCHED)[: SHOWN + 1])
+    notes = []
+    if len(found) > SHOWN:
+        notes.append(_("%(title)s: only the newest %(count)s are shown") % {"title": title, "count": SHOWN})
+    if newest > BATCHES_SEARCHED:
+        text = _("%(title)s: only the descriptions of the newest %(count)s were searched")
+        notes.append(text % {"title": title, "count": number(BATCHES_SEARCHED)})
+    return SearchSection(title, [_of_batch(request, batch) for batch in found[:SHOWN]], "; ".join(notes))
+
+
+def _of_batch(request: HttpRequest, batch: JobBatch) -> SearchResult:
+    label, jobs = STATES[word_of(batch)][0], page_url(request, "job_changelist", batch=batch.pk)
+    name = f"#{batch.pk} {shortened(batch.description)}".strip()
+    return SearchResult(f"{name} ({label})", page_url(request, "jobbatch_change", batch.pk), ((_("Jobs"), jobs),))
 
 
 def _messages(request: HttpRequest, alias: str, typed: str) -> SearchSection:

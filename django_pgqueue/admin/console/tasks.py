@@ -16,7 +16,8 @@ from django.utils.translation import pgettext
 
 from django_pgqueue import acts, stats
 from django_pgqueue.admin import shown
-from django_pgqueue.admin.formatting import breakable, count_note, duration, pause_text, visible
+from django_pgqueue.admin.chart_scales import percentile_text, percentiles_note
+from django_pgqueue.admin.formatting import breakable, count_note, pause_text, visible
 from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.admin.schedules.expression_text import expression_text
 from django_pgqueue.display import number, percent
@@ -49,6 +50,7 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "has_failures": any(day["failed"] != "0" for day in known_days),
         "may_pause": acts.PAUSE.is_allowed(request.user),
         "has_figures": get_settings().STATS,
+        "percentiles_note": percentiles_note(),
     }
 
 
@@ -134,18 +136,14 @@ def _day(found: Iterable[stats.TaskThroughput]) -> dict[str, str] | None:
         "attempts": number(attempts),
         "failed": number(failed),
         "failed_share": percent(failed / attempts),
-        "run": _spans(run.p50, run.p95),
-        "wait": _spans(wait.p95),
+        "run": percentile_text(run.p50, run.p95),
+        "wait": percentile_text(wait.p95),
     }
 
 
 def _attempts(counts: stats.AttemptCounts) -> int:
     """Return how many attempts succeeded, failed or were cancelled. Released and snoozed ones do not count."""
     return counts.succeeded + counts.failed + counts.cancelled
-
-
-def _spans(*seconds: float | None) -> str:
-    return " / ".join("–" if each is None else duration(timedelta(seconds=each), brief=True) for each in seconds)
 
 
 def _pause_text(pause: stats.PauseStats | None) -> str:

@@ -1,7 +1,7 @@
-"""The page that asks why nobody has to deal with dead jobs any more, before they are acknowledged.
+"""The reason of an act: the page that asks for it before dead jobs are acknowledged, and the optional field.
 
-`job.actions` shows it, for one job and for selected ones. The preview of a bulk act asks in its own form, and shows the
-same notes.
+`job.actions` shows the page, for one job and for selected ones. The preview of a bulk act asks in its own form, and
+shows the same notes. The forms for a stop and for *Edit and retry* have the optional field.
 """
 
 from __future__ import annotations
@@ -29,6 +29,17 @@ ACKNOWLEDGE_NOTES: Final = [
     gettext_lazy("Its batch still counts it as failed, and jobs that depend on it stay as they are."),
 ]
 """Sentences about the effects of an acknowledgement."""
+
+
+class OptionalReasonForm(forms.Form):
+    """Takes a reason, or none."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        required=False,
+        max_length=REASON_LENGTH,
+        help_text=gettext_lazy("Optional. The history of each job shows it."),
+    )
 
 
 class ReasonForm(forms.Form):

@@ -8,7 +8,7 @@ the new job, and an entry of the audit with both jobs and the differences of the
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django import forms
 from django.contrib import messages
@@ -19,6 +19,7 @@ from django.db.models import TextField
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
 from django_pgqueue import display
@@ -40,6 +41,7 @@ from django_pgqueue.admin.forms.new_jobs import (
     sent_before,
     token_field,
 )
+from django_pgqueue.admin.forms.reason_form import OptionalReasonForm
 from django_pgqueue.admin.navigation import page_url, redirect_to
 from django_pgqueue.admin.pause_admin import pauses_of
 from django_pgqueue.admin.private import TEXT_LIMIT
@@ -55,13 +57,18 @@ from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.redaction import has_sensitive, redacted_call
 
+_STAYS: Final = gettext_lazy("Job %(job)s stays as it is. You can delete it afterwards, or leave it.")
+_STAYS_DEAD: Final = gettext_lazy(
+    "Job %(job)s stays dead, and counts as a dead letter until somebody acknowledges or deletes it."
+)
+
 
 class NotEditable(Exception):
     """The arguments of a job cannot be edited. The message gives the operator the reason."""
 
 
-class EditForm(ArgumentForm):
-    """The arguments of a finished job. If the job has succeeded, the form asks for confirmation."""
+class EditForm(ArgumentForm, OptionalReasonForm):
+    """The arguments of a finished job, and a reason. If the job has succeeded, the form asks for confirmation."""
 
     confirmed = forms.BooleanField()
 
@@ -106,7 +113,7 @@ def edit_view(request: HttpRequest, object_id: int, site: AdminSite) -> HttpResp
     form = EditForm(request.POST or None, job=job, task=task, database=str(job._state.db), stored=stored)
     if form.is_bound and form.is_valid():
         try:
-            return redirect_to(request, "job_change", _retry(request, job, task, stored, form.cleaned_call))
+            return redirect_to(request, "job_change", _retry(request, job, task, stored, form))
         except NotEnqueued as error:
             form.add_error(None, str(error))
     return form_page(
@@ -172,7 +179,7 @@ def _notes(request: HttpRequest, job: Job, form: EditForm) -> list[Any]:
             "options of job %(job)s. It is due now."
         )
         % values,
-        _("Job %(job)s stays as it is. You can delete it afterwards, or leave it.") % values,
+        (_STAYS_DEAD if job.state == State.DEAD else _STAYS) % values,
     ]
     if job.in_graph:
         notes.append(
@@ -189,12 +196,13 @@ def _notes(request: HttpRequest, job: Job, form: EditForm) -> list[Any]:
     return notes
 
 
-def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: StoredArguments, call: StoredArguments) -> int:
+def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: StoredArguments, form: EditForm) -> int:
     """Make the new job and the records in one transaction; return the new job's id. Raise `NotEnqueued` with a reason.
 
     If the form was sent before, return the job that it made then.
     """
     seen, token = shown.read(request).get(job.pk), read_token(request)
+    call, reason = form.cleaned_call, form.cleaned_data["reason"]
     if seen is None or token is None:
         raise NotEnqueued(_("Nothing was changed: the form did not say which state the page showed. Open it again."))
     connection = connections[str(job._state.db)]
@@ -202,7 +210,7 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: StoredA
     with refusals(), transaction.atomic(using=connection.alias):
         chosen = {"jobs": [job.pk], "changed": sorted(changes)}
         by = request.user.get_username()
-        audit_id = audit.begin_audit_once(connection, token, EDIT_AND_RETRY.name, chosen, done_by=by)
+        audit_id = audit.begin_audit_once(connection, token, EDIT_AND_RETRY.name, chosen, done_by=by, reason=reason)
         if audit_id is None:
             return sent_before(request, connection, token)
         if not operator.touch(connection, job.pk, seen):
@@ -215,6 +223,7 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: StoredA
         }
         finish(connection, audit_id, like, new, details)
         changed = f"Changed arguments: {', '.join(sorted(changes)) or 'none'}."
+        changed += f" Reason: {reason}" if reason else ""
         log_change(request, job, f"Edited and retried as job #{new.pk}. {changed}")
         log_change(request, new, f"Made from job #{job.pk}. {changed}", ADDITION)
     values = {"new": new.pk, "old": job.pk, "state": word_text(job.state)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
@@ -17,7 +17,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin import private, readonly
+from django_pgqueue.admin import databases, private, readonly, search_keys
 from django_pgqueue.admin.formatting import full_date, shortened, word_text
 from django_pgqueue.admin.list_filters import search_of
 from django_pgqueue.admin.readonly import DatabaseChangeList
@@ -45,6 +45,42 @@ class FoundPaginator(Paginator):  # type: ignore[type-arg]  # not generic at run
         return self.found.has_more
 
 
+class Listing(NamedTuple):
+    """The jobs of a list, with the search that its URL means, and what the text in its search box means.
+
+    `search` is None if no job can meet the filters.
+    """
+
+    search: Filters | None
+    searched: Searched
+    found: Found
+
+
+def listing(request: HttpRequest, term: str, *, only_dead: bool) -> Listing:
+    """Find the jobs of a list: those that meet the filters in the URL, and that the text in the search box means."""
+    searched = search_keys.search(request, databases.chosen(request), term)
+    is_by_ids = searched.job_ids is not None
+    search = search_of(request, only_dead=only_dead, task_name="" if is_by_ids else term)
+    if search is None or (term and not is_by_ids and search.task_names != (term,)):
+        found = NOTHING  # the filter can be another task: its jobs have nothing to do with the text
+    elif searched.job_ids is not None:
+        found = _among(search, searched.job_ids)
+    else:
+        found = find(search, readonly.COUNT_LIMIT)
+    return Listing(search, searched, found)
+
+
+def _among(search: Filters, ids: list[int]) -> Found:
+    """Return those of some jobs that meet the filters, in the given order."""
+    condition = condition_on_few(search)
+    if search.batch is not None:
+        condition &= Q(batch_id__in=nested_batches(search.batch, search.alias))
+    return Found(matching(search, condition, ids[: readonly.COUNT_LIMIT]), has_more=False, scope="")
+
+
+NOTHING: Final = Found([], has_more=False, scope="")
+
+
 class JobChangeList(DatabaseChangeList):
     """A page of jobs, with their latest executions."""
 
@@ -62,30 +98,14 @@ class JobChangeList(DatabaseChangeList):
         return self.rows.filter(pk__in=self.found.ids) if is_across else self.rows
 
     def _find(self, request: HttpRequest) -> Found:
-        term = self.query.strip()
-        self.searched = cast(Any, self.model_admin).searched(request, term)
-        ids = self.searched.job_ids
-        self.is_by_ids = ids is not None
-        search = search_of(request, only_dead=issubclass(self.model, DeadJob), task_name="" if self.is_by_ids else term)
+        search, self.searched, found = listing(request, self.query.strip(), only_dead=issubclass(self.model, DeadJob))
+        self.is_by_ids = self.searched.job_ids is not None
         self.word = search.words[0] if search is not None and search.words else ""
         self.is_by_batch = search is not None and search.batch is not None
         self.is_by_limit = search is not None and search.limit is not None and not self.word
-        nothing = Found([], has_more=False, scope="")
         if search is None:
             self.hidden_note = _hidden_note(request)
-            return nothing
-        if ids is not None:
-            return self._among(search, ids)
-        if term and search.task_names != (term,):
-            return nothing  # the filter is another task: its jobs have nothing to do with the text
-        return find(search, readonly.COUNT_LIMIT)
-
-    def _among(self, search: Filters, ids: list[int]) -> Found:
-        """Return those of some jobs that meet the filters, in the given order."""
-        condition = condition_on_few(search)
-        if search.batch is not None:
-            condition &= Q(batch_id__in=nested_batches(search.batch, search.alias))
-        return Found(matching(search, condition, ids[: readonly.COUNT_LIMIT]), has_more=False, scope="")
+        return found
 
     def get_results(self, request: HttpRequest) -> None:
         """Read the rows of the chosen page, in the order in which they were found."""

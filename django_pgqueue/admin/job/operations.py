@@ -18,6 +18,7 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
+from django.utils.functional import Promise
 from django.utils.safestring import SafeString
 from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
@@ -33,7 +34,7 @@ from django_pgqueue.admin.formatting import full_date, visible
 from django_pgqueue.admin.forms import confirmation
 from django_pgqueue.admin.forms.erase_form import ask_what, erase
 from django_pgqueue.admin.forms.form_page import form_page
-from django_pgqueue.admin.forms.reason_form import ask_reason, reason_of
+from django_pgqueue.admin.forms.reason_form import OptionalReasonForm, ask_reason, reason_of
 from django_pgqueue.admin.forms.value_forms import ask_attempts, ask_where, attempts_form, move_form
 from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.admin.row_operations import Operation
@@ -48,7 +49,7 @@ class JobOperation(Operation):
     act: JobAct
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options of `JobAct.change`."""
-    text: str = ""
+    text: Promise | str = ""
     """The text for the history; "" means the label."""
     reason: str = ""
     """The reason of the operator. The audit stores it."""
@@ -163,17 +164,23 @@ class AttemptsOperation(JobOperation):
 
 
 class CancelOperation(JobOperation):
-    """Cancels a job. It asks before it stops one that runs."""
+    """Cancels a job. It asks before it stops one that runs, and takes a reason."""
 
     def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
-        if confirmation.is_given(request) or seen[job.pk].state != State.RUNNING:
+        form = OptionalReasonForm(request.POST if confirmation.is_given(request) else None)
+        if seen[job.pk].state != State.RUNNING or (form.is_bound and form.is_valid()):
             return None
         notes = [
             _("Its task is stopped in the middle. Its effects outside the database stay."),
             _("The job is then cancelled, and is not tried again. You can retry it afterwards."),
         ]
         title = _("Stop %(job)s, which is running?") % {"job": visible(str(job))}
-        return _question(request, job, seen, site, title, _("Yes, stop it"), notes)
+        return _question(request, job, seen, site, title, _("Yes, stop it"), notes, form)
+
+    def with_reason(self, request: HttpRequest) -> JobOperation:
+        form = OptionalReasonForm(request.POST)
+        reason = form.cleaned_data["reason"] if form.is_valid() else ""
+        return replace(self, reason=reason, text=format_lazy("{}: {}", self.label, reason)) if reason else self
 
 
 @dataclass(frozen=True)
@@ -256,11 +263,12 @@ def _question(
     title: str,
     submit: str,
     notes: list[str],
+    form: forms.Form | None = None,
 ) -> HttpResponse:
     """Return the page that asks about one job. Its answer leads back to the page on which the button was."""
     back = back_of(request) or page_url(request, "job_change", job.pk)
     hidden = shown.hidden(seen) + shown.hidden_input(confirmation.FIELD, 1) + shown.hidden_input("back", back)
-    form = forms.Form()
+    form = form or forms.Form()
     return form_page(
         request, site, form, title=title, submit=submit, back=back, notes=notes, hidden=hidden, is_dangerous=True
     )

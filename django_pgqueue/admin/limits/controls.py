@@ -22,7 +22,7 @@ from django_pgqueue.admin.formatting import REASON_SHOWN, by_until, full_date, p
 from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.admin.pause_admin import in_force
 from django_pgqueue.declared.limit_policies import PROBING, KeyPolicy, Override, policy_of
-from django_pgqueue.declared.limits import name_of
+from django_pgqueue.declared.limits import has_value, name_of
 from django_pgqueue.models import LimitOverride, OpenBreaker, Pause
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats.sentences import OpenedAt
@@ -91,6 +91,7 @@ def _controls(
     return {
         "limit_key": limit_key,
         "label": shortened(limit_key),
+        "is_whole": not has_value(limit_key),
         "is_paused": is_paused,
         "pause": pause and pause_text(pause.paused_at, pause.paused_by, pause.paused_until, pause.reason),
         "pause_shown": str(shown.number(pause.paused_at if pause else None)),

@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_pgqueue.admin import private
 from django_pgqueue.admin.formatting import (
     badge,
     breakable,
@@ -44,6 +45,8 @@ BADGES: Final = {
 REMOVED: Final = gettext_lazy(
     "Some of these jobs were removed after their retention or by an operator. How they ended is not known any more."
 )
+ERROR_SHOWN: Final = 200
+"""Characters shown of an error message."""
 OLDER: Final = gettext_lazy("Older runs are not shown.")
 
 
@@ -111,20 +114,22 @@ def _runs_of(schedule: Schedule) -> Sequence[PastRun]:
 
 
 def _row(request: HttpRequest, schedule: Schedule, run: PastRun) -> dict[str, Any]:
+    url = _job_url(request, run)
+    message = run.error.strip().partition("\n")[0] if private.may_view(request) else ""
     return {
         "tick": dated(run.tick_at, schedule, with_zone=True),
-        "job": _job_link(request, run),
+        "job": "" if run.job_id is None else f"#{run.job_id}",
+        "url": url,
         "state": _state(run),
         "ran": _run_time(run),
         "exception_class": breakable(run.exception_class),
+        "error": shortened(message, ERROR_SHOWN),
     }
 
 
-def _job_link(request: HttpRequest, run: PastRun) -> SafeString | str:
-    """Return the number of the job; a link to it if it exists and the user may see it."""
-    number = "" if run.job_id is None else f"#{run.job_id}"
-    url = allowed_url(request, "job_change", run.job_id) if run.state is not None else ""
-    return format_html('<a href="{}">{}</a>', url, number) if url else number
+def _job_url(request: HttpRequest, run: PastRun) -> str:
+    """Return the URL of the job, "" if it does not exist or the user may not see it."""
+    return allowed_url(request, "job_change", run.job_id) if run.state is not None else ""
 
 
 def _run_time(run: PastRun) -> str:

@@ -25,9 +25,10 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_pgqueue import acts
 from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import FORM, act_view, log_change
-from django_pgqueue.admin.buttons import REASON_LENGTH, text_of
+from django_pgqueue.admin.buttons import text_of
 from django_pgqueue.admin.formatting import full_date, seen_at, visible
 from django_pgqueue.admin.forms.form_page import form_page, in_future, time_field
+from django_pgqueue.admin.forms.reason_form import REASON_LENGTH
 from django_pgqueue.admin.navigation import page_url, redirect_to
 from django_pgqueue.display import number
 from django_pgqueue.exceptions import JobLocked

@@ -274,8 +274,8 @@ BULK_ACTS = [
         ),
         Mutant(
             "a list links acts without permission",
-            "selection is not None and is_allowed(request, action):",
-            "selection is not None:",
+            "chosen is not None and is_allowed(request, action):",
+            "chosen is not None:",
             inside="links_of_list",
         ),
     ),

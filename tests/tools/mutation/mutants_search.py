@@ -88,9 +88,9 @@ SEARCHED = [
         ),
         Mutant(
             "a text that is no value lists every job of the chosen task",
-            "if term and search.task_names != (term,):",
-            "if False:",
-            inside="JobChangeList._find",
+            " or (term and not is_by_ids and search.task_names != (term,)):",
+            ":",
+            inside="listing",
         ),
         Mutant(
             "a filter without a task lists every job",
@@ -102,7 +102,13 @@ SEARCHED = [
             "a search forgets the exception class",
             "matching(search, condition, ",
             "matching(Filters(search.alias), condition, ",
-            inside="JobChangeList._among",
+            inside="list_pages._among",
+        ),
+        Mutant(
+            "an act on a search forgets the filters of the list",
+            "for name in LISTED if",
+            'for name in ("q",) if',
+            inside="_of_preview",
         ),
         Mutant(
             "a search forgets the times",
@@ -155,8 +161,8 @@ SEARCHED = [
         ("tests/admin/test_batches.py",),
         Mutant(
             "a search of descriptions counts as exact",
-            "if term and row_id_of",
-            "if False and row_id_of",
+            "if term and number_of",
+            "if False and number_of",
             inside="BatchChangeList.scope_note",
         ),
     ),

@@ -262,7 +262,7 @@ STATS = [
             "if False:",
             inside="schedules.words.word_of",
         ),
-        Mutant("a removed job has a page", ' if run.state is not None else ""', "", inside="_job_link"),
+        Mutant("a removed job has a page", ' if run.state is not None else ""', "", inside="past_runs._job_url"),
         Mutant(
             "a page hides that jobs were removed",
             "if any(run.is_removed for run in runs[:RUNS_SHOWN]):",

@@ -108,8 +108,8 @@ TIMELINE = [
         ),
         Mutant(
             "a running job is stopped without a question",
-            "or seen[job.pk].state != State.RUNNING",
-            "or True",
+            "if seen[job.pk].state != State.RUNNING",
+            "if True",
             inside="CancelOperation.ask",
         ),
     ),
