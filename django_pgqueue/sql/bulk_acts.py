@@ -328,7 +328,7 @@ BULK_PAGE_READY: Final = (
     + IN_ORDER + "queue_name, -priority::integer, run_after, id"
 )  # fmt: skip
 
-# Return the next ready jobs with a limit, in the order of the limit keys of one lane after the other.
+# Return the next ready jobs with a limit, one lane after the other, in the order of their keys.
 #
 # Caller: as BULK_PAGE_FINISHED, behind the last job of BULK_PAGE_READY
 # Index:  pgqueue_job_limited, three ranges of it as in BULK_PAGE_READY

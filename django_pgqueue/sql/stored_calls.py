@@ -20,7 +20,7 @@ ORDER BY run_after, id
 LIMIT %(limit)s::bigint
 """
 
-# The ready jobs with a limit of one lane, in the order of their limit keys.
+# The ready jobs of one lane that have a limit, in the order of their keys.
 #
 # Caller: lifecycle.stored_calls.ready_calls()
 # Index:  pgqueue_job_limited

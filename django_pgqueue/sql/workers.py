@@ -22,7 +22,7 @@ VALUES (coalesce(
 RETURNING id
 """
 
-# Record that a worker has stopped, and when it was first found out. Return whether that is recorded, or the worker has
+# Record that a worker has stopped, and when this was first noticed. Return whether that is recorded, or the worker has
 # no record. Otherwise the record is locked.
 #
 # Caller: lifecycle.workers.unregister_worker()
