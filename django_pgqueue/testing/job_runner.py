@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from django.apps import apps
 from django.db import connections, router, transaction
 
+from django_pgqueue import log
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.db.statements import Connection, clock
 from django_pgqueue.durations import Duration, seconds
@@ -22,6 +23,7 @@ from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.lifecycle import steps
 from django_pgqueue.lifecycle.chunks import ChunkRule
 from django_pgqueue.lifecycle.types import Claimed
+from django_pgqueue.signals import job_failed
 from django_pgqueue.states import Pausable, State
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming.claimer import Claimer
@@ -174,8 +176,9 @@ def _failures(report: Report, *, raising: bool) -> Iterator[str]:
                 raise each.exception
             name = f"{each.exception_class.rpartition('.')[2]}: " if each.exception_class else ""
             failure = f"job {each.claimed.job_id} ({registry.in_words(each.claimed.task_name)}): {name}{each.error}"
-            # The stored text: a lone surrogate in the message of an exception would break the report of pytest-xdist.
-            logger.error("%s\n%s", failure, each.traceback, extra=job_event("job_failed", each.claimed))
+            if job_failed not in log.enabled:
+                # The stored text: a lone surrogate in an exception's message would break the report of pytest-xdist.
+                logger.error("%s\n%s", failure, each.traceback, extra=job_event("job_failed", each.claimed))
             yield failure
 
 
