@@ -50,8 +50,8 @@ def read_hanging(reading: DepthReading) -> list[HangingJobs]:
         return []
     params = {"task_names": list(limits), "limits_seconds": list(limits.values()), "limit": OPEN_LIMIT}
     return [
-        HangingJobs(*row, p95_seconds=usual[row[0]][0])
-        for row in execute(reading.connection, queries.LONG_RUNNING, params)
+        HangingJobs(task_name, jobs, seconds, job_id, usual[task_name][0])
+        for task_name, jobs, seconds, job_id in execute(reading.connection, queries.LONG_RUNNING, params)
     ]
 
 
