@@ -76,6 +76,19 @@ def test_pause_accepts_task_framework_task_and_name(task):
     assert pause.paused_until is not None
 
 
+@pytest.mark.parametrize("act", [control.pause, control.resume, control.clear])
+def test_misspelled_task_warns_at_the_line_of_the_caller(act, recwarn):
+    act(task="tests.app.tasks.nop")
+    [warning] = recwarn.list
+    assert warning.category is control.UnknownTaskWarning
+    assert "this process has no task 'tests.app.tasks.nop': did you mean 'tests.app.tasks.noop'?" in str(
+        warning.message
+    )
+    assert warning.filename == __file__
+    act(task="elsewhere.tasks.count_words")  # it resembles no task, so it may belong to other code
+    assert len(recwarn.list) == 1
+
+
 def test_pause_task_covers_jobs_under_its_old_names(monkeypatch):
     monkeypatch.setitem(registry._tasks, "old.name", tasks.noop)
     object.__setattr__(tasks.noop, "aliases", ("old.name",))

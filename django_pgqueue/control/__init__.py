@@ -8,11 +8,12 @@ from django_pgqueue.options.task_options import UNCHANGED
 
 from .limits import end_hold, override_limit, restore_limit
 from .queues import clear, drain, pause, resume, running, waiting
-from .targets import UnknownLimitWarning
+from .targets import UnknownLimitWarning, UnknownTaskWarning
 
 __all__ = [
     "UNCHANGED",
     "UnknownLimitWarning",
+    "UnknownTaskWarning",
     "clear",
     "drain",
     "end_hold",

@@ -70,6 +70,7 @@ def pause(
     Warns:
         UnknownQueueWarning: Nothing uses the queue, and a queue with a similar name is used.
         UnknownLimitWarning: No task has the limit, and one has a limit with a similar name.
+        UnknownTaskWarning: This process has no task with the name, and one with a similar name.
 
     Example:
         >>> control.pause("mail", until=timedelta(hours=1), reason="SMTP server is down")
@@ -143,6 +144,7 @@ def resume(
     Warns:
         UnknownQueueWarning: Nothing uses the queue, and a queue with a similar name is used.
         UnknownLimitWarning: No task has the limit, and one has a limit with a similar name.
+        UnknownTaskWarning: This process has no task with the name, and one with a similar name.
     """
     kind, name = target_of(queue_name, task, limit_key)
     resumed = resume_named(kind, name, alias_of(database), by=by, reason=reason)
@@ -200,6 +202,7 @@ def drain(
     Warns:
         UnknownQueueWarning: Nothing uses the queue, and a queue with a similar name is used.
         UnknownLimitWarning: No task has the limit, and one has a limit with a similar name.
+        UnknownTaskWarning: This process has no task with the name, and one with a similar name.
     """
     kind, name = target_of(queue_name, task, limit_key)
     timeout_seconds = float("inf") if timeout is None else seconds(timeout)
@@ -258,6 +261,7 @@ def clear(
     Warns:
         UnknownQueueWarning: Nothing uses the queue, and a queue with a similar name is used.
         UnknownLimitWarning: No task has the limit, and one has a limit with a similar name.
+        UnknownTaskWarning: This process has no task with the name, and one with a similar name.
     """
     kind, name = target_of(queue_name, task, limit_key)
     note = {"done_by": stored_text(by, 150), "reason": stored_text(reason, 1000)}

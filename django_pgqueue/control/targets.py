@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final
 
 from django.conf import settings
 from django.db import router
@@ -21,15 +21,23 @@ from django_pgqueue.db.fields import aware
 from django_pgqueue.declared import limits
 from django_pgqueue.declared.limits import name_of
 from django_pgqueue.durations import Duration, seconds
+from django_pgqueue.ground.similar_names import closest
 from django_pgqueue.lifecycle.limits import keys_of_limit
 from django_pgqueue.options.validation import NAME
 from django_pgqueue.states import Pausable
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 
+SIMILAR_TASK: Final = 0.9
+"""The least similarity of two names of tasks, by the ratio of difflib. Tasks of one module have similar names."""
+
 
 class UnknownLimitWarning(RuntimeWarning):
     """No task of this process has this limit, and one has a limit with a similar name. The name may be mistyped."""
+
+
+class UnknownTaskWarning(RuntimeWarning):
+    """This process has no task with this name, and one with a similar name. The name may be mistyped."""
 
 
 def target_of(queue_name: str | None, task: Any, limit_key: str | None) -> tuple[Pausable, str]:
@@ -61,7 +69,7 @@ def limit_key_problems(limit_key: Any) -> Iterator[str]:
 
 
 def check_use(kind: Pausable, name: str, database: str) -> None:
-    """Raise `ValueError` for a queue that `PGQUEUE["QUEUES"]` lacks. Warn if nothing uses a queue or a limit.
+    """Raise `ValueError` for a queue that `PGQUEUE["QUEUES"]` lacks. Warn if a name may be mistyped.
 
     The warning names the line that called the caller of this function.
     """
@@ -69,6 +77,8 @@ def check_use(kind: Pausable, name: str, database: str) -> None:
         queues.check(name, database, stacklevel=4)
     elif kind is Pausable.LIMIT and (message := mistyped_limit(name)):
         warnings.warn(message, UnknownLimitWarning, stacklevel=3)
+    elif kind is Pausable.TASK and (message := mistyped_task(name)):
+        warnings.warn(message, UnknownTaskWarning, stacklevel=3)
 
 
 def mistyped_limit(limit_key: str) -> str:
@@ -79,6 +89,13 @@ def mistyped_limit(limit_key: str) -> str:
     name, known = name_of(limit_key), sorted(registry.limits())
     close = [] if name in known else get_close_matches(name, known, n=1)
     return f"no task of this process has the limit {name!r}: did you mean {close[0]!r}?" if close else ""
+
+
+def mistyped_task(name: str) -> str:
+    """Return a message if this process has no task with this name, and one with a similar name; otherwise ""."""
+    known = [name for task in registry.all_tasks() for name in registry.names_of(task.name)]
+    close = "" if name in known else closest(name, known, SIMILAR_TASK)
+    return f"this process has no task {name!r}: did you mean {close!r}?" if close else ""
 
 
 def in_limit(limit_key: str) -> Q:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS, connections, router
 
-from django_pgqueue.control.targets import UnknownLimitWarning
+from django_pgqueue.control.targets import UnknownLimitWarning, UnknownTaskWarning
 from django_pgqueue.db.queue_databases import served_aliases
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.queues import UnknownQueueWarning
@@ -167,7 +167,7 @@ def acting(act: Callable[[Options, Output], str | None]) -> Callable[[Options, O
     def run(options: Options, out: Output) -> None:
         try:
             with warnings.catch_warnings():
-                for category in (UnknownQueueWarning, UnknownLimitWarning):
+                for category in (UnknownQueueWarning, UnknownLimitWarning, UnknownTaskWarning):
                     warnings.simplefilter("always", category)
                 warnings.showwarning = lambda message, *rest, **more: out.stderr.write(f"Warning: {message}")
                 if text := act(options, out):
