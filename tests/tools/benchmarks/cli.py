@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from string import ascii_lowercase
 
 from tests.tools.benchmarks import recorded, scale, tables
 from tests.tools.benchmarks.counts import command as counting
@@ -58,7 +59,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 def matching(parser: argparse.ArgumentParser, name: str) -> list[Scenario]:
     """The scenario of that name, and its variants if it is a number."""
-    found = [scenario for key, scenario in SCENARIOS.items() if key == name or key.rstrip("abcdefgh") == name]
+    found = [scenario for key, scenario in SCENARIOS.items() if key == name or key.rstrip(ascii_lowercase) == name]
     if not found:
         parser.error(f"no such scenario: {name}; there are {', '.join(SCENARIOS)}")
     return found

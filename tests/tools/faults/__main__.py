@@ -6,5 +6,6 @@ from django.conf import settings
 
 from tests.tools.faults.cli import main
 
-settings.configure()  # scenarios make some claims themselves, with the defaults
-sys.exit(main())
+if __name__ == "__main__":
+    settings.configure()  # scenarios make some claims themselves, with the defaults
+    sys.exit(main())

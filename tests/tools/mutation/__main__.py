@@ -4,4 +4,5 @@ import sys
 
 from tests.tools.mutation.runner import run
 
-sys.exit(run(sys.argv[1:]))
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))
