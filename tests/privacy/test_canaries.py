@@ -255,7 +255,8 @@ def test_acts_on_a_key_need_view_arguments(client_of: Any) -> None:
     key = f"slow:{secret('slow')}"
     for word in ("pause", "resume", "restore", "end_hold"):
         assert client.post(f"{LIST}limits/{word}/", {"key": key, "length": ""}).status_code == 403, word
-    assert client.post(f"{LIST}limits/pause/", {"key": "slow", "length": "", "shown_pause": ""}).status_code == 302
+    whole_limit = {"key": "slow", "length": "", "shown_pause": "", "confirmed": "1"}
+    assert client.post(f"{LIST}limits/pause/", whole_limit).status_code == 302
     page = client.post("/admin/pgqueue/pause/add/", {"kind": "limit", "name": key}).content.decode()
     assert "Can view arguments" in page
     assert list(Pause.objects.values_list("name", flat=True)) == ["slow"]

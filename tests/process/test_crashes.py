@@ -43,8 +43,8 @@ def test_killed_process_charges_only_started_jobs(start, tmp_path):
     worker.wait_until(started.exists)
     child = worker.children[0]
     # Claim the other jobs without starting them, as the fetcher would: with its statement and the child's worker id.
+    os.kill(child, signal.SIGSTOP)  # first, because its own fetcher claims a job ahead
     tasks.noop.enqueue_many([((), {})] * 499)
-    os.kill(child, signal.SIGSTOP)
     claim_for(Execution.objects.get(job=running).worker_id, 499)
     os.kill(child, signal.SIGKILL)
     worker.wait_until(lambda: Execution.objects.get(job=running, attempt=1).outcome == "crashed")
