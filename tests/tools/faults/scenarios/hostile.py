@@ -59,7 +59,7 @@ def leaked_session(run: Run) -> str:
 
 
 def _spoil(run: Run, kinds: tuple[str, ...], dead: tuple[str, ...] = ()) -> str:
-    """Use one slot, so that each inspection runs on the spoiled thread. Jobs of the kinds in `dead` must not succeed."""
+    """Use one slot, so that each inspection runs on the spoiled thread. Jobs of the kinds in `dead` must be dead."""
     [first] = run.enqueue("leaks.look")
     inspections = []
     for kind in kinds:
