@@ -300,6 +300,7 @@ def test_failure_of_the_probe_pauses_the_key_again(engine, half_open, monkeypatc
     assert len(half_open.start()) == 1
 
 
+@pytest.mark.promise("defect-probe-moves-opening")
 def test_failed_probe_keeps_the_first_opening_and_is_counted(engine, half_open, monkeypatch):
     """The pause and its reason are those of the latest probe."""
     first = engine.execute("SELECT opened_at FROM pgqueue_open_breaker").fetchall()

@@ -108,7 +108,7 @@ def test_why_while_a_breaker_is_open_counts_one_slot(monkeypatch):
     assert_why(waiting, Reason.LIMIT_SLOTS, *words, "The breaker has been open since 20")
 
 
-def test_why_of_a_breaker_whose_probe_failed_names_the_first_opening(monkeypatch):
+def test_why_of_a_failed_probe_names_the_first_opening(monkeypatch):
     limit = Limit("api", key="{key}", concurrency=5, breaker=Breaker())
     monkeypatch.setattr(registry, "_limits", MappingProxyType({**LIMITS, "api": limit}))
     [job_id] = add("api:a")

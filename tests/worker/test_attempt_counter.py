@@ -132,6 +132,31 @@ def test_wait_begins_when_job_is_due_and_ends_when_it_starts(engine, counter, re
     assert row["run_seconds"] == pytest.approx(0.5)
 
 
+def test_counts_are_due_six_times_in_each_minute(monkeypatch):
+    """Otherwise a steady rate would have five parts in one minute, and seven in the next."""
+    for offset in (0.0, module.SPREAD_SECONDS):
+        counter = AttemptCounter()
+        counter._offset_seconds = offset
+        at, ends = 1_000_000_007.3, []
+        for late in (0.2, 0.0, 0.4, 0.1) * 6:
+            with monkeypatch.context() as patch:
+                patch.setattr(time, "time", lambda at=at: at)
+                at += counter.due_in_seconds + late
+            ends.append(at)
+        minutes = Counter(int((at - module.INTERVAL_SECONDS / 2) // 60) for at in ends)
+        assert list(minutes.values())[1:-1] == [6, 6, 6], offset
+
+
+@pytest.mark.promise("defect-idle-counts")
+def test_counts_after_an_idle_hour_are_in_their_own_minute(engine, counter, reactions, monkeypatch):
+    counter._since -= HOUR
+    given = []
+    monkeypatch.setattr(rollups, "append_rollups", lambda *args, seconds_ago: given.append(seconds_ago))
+    finish(engine, [report(job) for job in claim(engine)], reactions)
+    counter.write(engine)
+    assert len(given) == 1 and given[0] < 60
+
+
 def test_write_without_counts_appends_nothing(engine, counter, monkeypatch):
     monkeypatch.setattr(rollups, "append_rollups", pytest.fail)
     counter.write(engine)

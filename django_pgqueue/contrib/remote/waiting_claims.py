@@ -293,7 +293,7 @@ class ClaimThread(Service):
     def _write_counts(self, connection: EngineConnection) -> None:
         self._breakers.write(connection)
         if self._counter is not None:
-            self._counts_at = time.monotonic() + INTERVAL_SECONDS
+            self._counts_at = time.monotonic() + self._counter.due_in_seconds
             self._counter.write(connection)
 
     def _seconds_until_next(self) -> float:

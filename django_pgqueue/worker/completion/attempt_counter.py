@@ -27,7 +27,14 @@ from django_pgqueue.reactions import JobTransition, TimedAttempt
 from django_pgqueue.states import State
 
 INTERVAL_SECONDS: Final = 10.0
-"""How often a process writes its counts. If it is killed, the counts since then are lost."""
+"""How often a process writes its counts. If it is killed, the counts since then are lost.
+
+It writes at whole multiples of this time on its clock, and up to `SPREAD_SECONDS` later. So each minute has the counts
+of six intervals, and a steady rate has a steady figure. The middle of an interval, which decides about its minute, is
+never close to the end of a minute.
+"""
+SPREAD_SECONDS: Final = 3.0
+"""Within this time the processes of a fleet write one after another."""
 CLASSES_LIMIT: Final = 1000
 """Maximum number of tallies in one interval. Above it, further exception classes are counted as `OTHER`."""
 TIMED_IN_BATCH: Final = 64
@@ -110,6 +117,13 @@ class AttemptCounter:
         self._lock = threading.Lock()
         self._tallies: defaultdict[Key, Tally] = defaultdict(Tally)
         self._since = time.monotonic()
+        """When the first of these attempts ended."""
+        self._offset_seconds = random.uniform(0, SPREAD_SECONDS)  # noqa: S311 -- spreads load, hides nothing
+
+    @property
+    def due_in_seconds(self) -> float:
+        """Seconds until the process should write its counts next."""
+        return INTERVAL_SECONDS - (time.time() - self._offset_seconds) % INTERVAL_SECONDS
 
     def __bool__(self) -> bool:
         """Return whether there is something to write."""
@@ -145,6 +159,8 @@ class AttemptCounter:
                 tally.add_times(*seconds_of(group[first::step]), weight=step)
 
     def _tally(self, key: Key) -> Tally:
+        if not self._tallies:
+            self._since = time.monotonic()
         if len(self._tallies) >= CLASSES_LIMIT and key not in self._tallies and key[2]:
             key = (*key[:2], OTHER)
         return self._tallies[key]
@@ -157,7 +173,7 @@ class AttemptCounter:
         """
         with self._lock:
             tallies, self._tallies = self._tallies, defaultdict(Tally)
-            since, self._since = self._since, time.monotonic()
+            since = self._since
         if not tallies:
             return
         rows = [
@@ -176,9 +192,9 @@ class AttemptCounter:
     def _put_back(self, tallies: Mapping[Key, Tally], since: float) -> None:
         """Add counts that were not written to those that were counted meanwhile."""
         with self._lock:
-            self._since = since
             for key, tally in tallies.items():
                 self._tally(key).add(tally)
+            self._since = since
 
 
 def seconds_of(attempts: Sequence[TimedAttempt]) -> tuple[list[float], list[float]]:

@@ -276,12 +276,15 @@ class Maintenance(Service):
         self._requeue_after_id = page.last_id or 0
         return page.last_id is not None
 
-    def _write_counts(self, counter: AttemptCounter) -> bool:
-        """Write how many attempts ended here since the last call. Without any, leave the connection alone."""
+    def _write_counts(self, counter: AttemptCounter) -> float:
+        """Write how many attempts ended here since the last call. Without any, leave the connection alone.
+
+        Return when the next call is due.
+        """
         if counter:
             with self.link.use() as connection:
                 counter.write(connection)
-        return False
+        return counter.due_in_seconds
 
     def _merge_rollups(self) -> bool:
         with self.link.use() as connection:
