@@ -219,10 +219,9 @@ def _path(request: HttpRequest, current: str, title: Any) -> list[dict[str, Any]
         for place in group.pages:
             if place.name == current:
                 urls = (allowed_url(request, each.name) for each in group.pages)
-                found = [
-                    {"label": group.label, "url": next(filter(None, urls), "")},
-                    {"label": place.label, "url": allowed_url(request, place.name)},
-                ]
+                first, url = next(filter(None, urls), ""), allowed_url(request, place.name)
+                group_url = "" if first == url else first  # two links to one page would say nothing
+                found = [{"label": group.label, "url": group_url}, {"label": place.label, "url": url}]
     labels = [*(str(each["label"]) for each in found), str(title)]
     return [each for each, label, following in zip(found, labels, labels[1:], strict=False) if label != following]
 
