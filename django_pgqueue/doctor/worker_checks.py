@@ -77,7 +77,10 @@ def _stale_workers(session: Session) -> Result:
         "pid": latest["pid"],
         "span": span(latest["heartbeat_seconds_ago"]),
     }
-    fix = _("Read the log of that host. If the host is gone for good, nothing has to be done: its jobs were rescued.")
+    fix = _(
+        "Read the log of that host. If the host is gone for good, nothing has to be done: other workers that "
+        "serve the queues of its jobs run these again."
+    )
     return Result(Level.WARNING, what, fix, data)
 
 

@@ -160,9 +160,13 @@ def _check_code(schedule: Scheduled, task: TaskDefinition | None) -> None:
     """Raise `LeftToOthers` if only code with a unique key or a limit may fire a schedule, and `task` has none."""
     name = schedule.task_name
     if schedule.is_unique and (task is None or (schedule.is_of_code and task.unique_key is None)):
-        raise LeftToOthers(f"its jobs are unique, but this process's code has no unique key for {name}")
+        raise LeftToOthers(
+            f"its jobs are unique, but the code of the worker that tried to fire it has no unique key for {name}"
+        )
     if schedule.is_limited and (task is None or (schedule.is_of_code and not task.has_limit_key)):
-        raise LeftToOthers(f"its jobs have a limit, but this process's code has no limit for {name}")
+        raise LeftToOthers(
+            f"its jobs have a limit, but the code of the worker that tried to fire it has no limit for {name}"
+        )
 
 
 def current(schedule: Schedule, option: str) -> Any:

@@ -111,7 +111,8 @@ def test_lost_worker_is_a_cause_for_an_hour():
     assert (cause.jobs, cause.is_urgent) == (Count(0), False)
     assert cause.sentence == (
         "1 worker process ended without a stop within the last hour (worker web2:7, silent for 12 min), and no other "
-        "one has started on its host since. It was killed, or its host was lost. Other workers run its jobs again."
+        "one has started on its host since. It was killed, or its host was lost. Workers that serve their queues "
+        "run its jobs again."
     )
     Worker.objects.filter(pk=lost.pk).update(last_heartbeat_at=timezone.now() - timedelta(minutes=61))
     assert the_causes(CauseKind.WORKER_LOST) == []
@@ -183,6 +184,16 @@ def test_workflow_that_failed_is_a_cause_for_a_day():
     for change in ({"finished_at": timezone.now() - timedelta(hours=25)}, {"acknowledged_at": timezone.now()}):
         Job.objects.filter(pk=root).update(**{"finished_at": timezone.now(), "acknowledged_at": None, **change})
         assert the_causes(CauseKind.WORKFLOW_FAILED) == [], change
+
+
+def test_workflow_that_failed_before_many_deaths_is_found():
+    register()
+    [root] = helpers.make_nodes(connection)
+    fail(root, *helpers.make_nodes(connection, needs=[root]))
+    plain = {"task_name": "shop.pay", "state": "dead", "attempt": 1, "arguments": {"args": [], "kwargs": {}}}
+    Job.objects.bulk_create(Job(**plain, finished_at=timezone.now()) for _ in range(1_500))
+    [cause] = the_causes(CauseKind.WORKFLOW_FAILED)
+    assert cause.job_id == root and cause.sentence.startswith("1 workflow failed"), "the count is exact"
 
 
 def test_workflows_that_failed_are_counted_by_their_batches():

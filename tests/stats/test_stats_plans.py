@@ -187,7 +187,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"pgqueue_rollup_starts", "pgqueue_job_task"},
     ),
     "DEAD_DEPENDENCIES": (
-        {"limit": LIMIT, "dependents": 10, "tasks": 20, "seconds": 86400.0},
+        {"searched": LIMIT, "limit": LIMIT, "dependents": 10, "tasks": 20, "seconds": 86400.0},
         {"pgqueue_job_dead", "pgqueue_dependency_needs", "pgqueue_job_pkey"},
     ),
     "RUN_TIMES": ({"seconds": 3600.0, "task_names": ["task"]}, {"pgqueue_rollup_starts"}),

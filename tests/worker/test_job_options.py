@@ -111,7 +111,7 @@ def test_tick_limit_unknown_is_left_to_other_workers(engine, worker, knows, monk
     schedules.add_schedule(engine, helpers.definition(is_limited=True), origin="code", next_run_at=seen_at)
     worker.turn()
     assert jobs_made() == []
-    assert "this process's code has no limit for" in Schedule.objects.get().problem
+    assert "code of the worker that tried to fire it has no limit for" in Schedule.objects.get().problem
     worker.define_task(limit=Limit("one", ordered=True))
     Scheduler().turn(engine)
     assert list(Job.objects.values_list("limit_key", "limit_order")) == [("one", 1)]
@@ -286,7 +286,7 @@ def test_tick_unique_key_unknown_is_left_to_other_workers(engine, worker, knows,
     for _ in range(3):
         worker.turn()
     assert jobs_made() == []
-    assert "this process's code has no unique key" in Schedule.objects.get().problem
+    assert "code of the worker that tried to fire it has no unique key" in Schedule.objects.get().problem
     worker.define_task(unique_key=KEY)
     Scheduler().turn(engine)
     assert len(jobs_made()) == 1
@@ -308,7 +308,7 @@ def test_admin_schedule_task_lost_its_key_adds_job_without_key(engine, worker):
 def test_admin_schedule_unique_task_removed_shows_problem(engine, worker):
     helpers.make_schedule(engine, task_name="shop.tasks.gone", is_unique=True)
     worker.turn()
-    assert Schedule.objects.get().problem.endswith("this process's code has no unique key for shop.tasks.gone")
+    assert Schedule.objects.get().problem.endswith("has no unique key for shop.tasks.gone")
 
 
 # ------------------------------------------------------------------ errors in the project's code, and middleware

@@ -37,7 +37,10 @@ LISTED: Final = 20
 SCHEDULES_LISTED: Final = 100
 SCHEDULES_READ: Final = 500
 RUNS_READ: Final = 20
+DEAD_SEARCHED: Final = 10_000
+"""Newest dead jobs among which those of workflows are looked for."""
 DEAD_READ: Final = 1000
+"""Dead jobs of workflows whose dependents are read."""
 DEPENDENTS_READ: Final = 100
 """Dependents of one dead job that are counted."""
 WAITING_READ: Final = 500
@@ -110,9 +113,8 @@ class FailedWorkflows(NamedTuple):
     dead: int
     first_id: int
     batch_id: int | None
-    cancelled: int
-    is_cut: bool
-    workflows: int
+    cancelled: Count
+    workflows: Count
 
 
 SOURCES_OF_KINDS: Final = {
@@ -268,14 +270,18 @@ def _dead_dependencies(
     """Return the dead jobs that jobs of workflows wait for, and those because of which such jobs were cancelled."""
     if not overview.dead_24h.value and not (overview.waiting.value and overview.dead.value):
         return [], []
-    params = {"limit": DEAD_READ, "dependents": DEPENDENTS_READ, "tasks": LISTED, "seconds": DAY_SECONDS}
+    bounds = {"searched": DEAD_SEARCHED, "limit": DEAD_READ, "dependents": DEPENDENTS_READ, "tasks": LISTED}
+    params = {**bounds, "seconds": DAY_SECONDS}
     rows = _read(reading, "dead dependencies", lambda each: execute(each.connection, queries.DEAD_DEPENDENCIES, params))
     blocked, failed = [], []
-    for task_name, state, dead, first_id, batch_id, jobs, is_cut, workflows in rows:
+    are_all_searched = overview.dead.value < DEAD_SEARCHED
+    for task_name, state, dead, first_id, batch_id, jobs, is_cut, workflows, has_more in rows:
+        are_all = are_all_searched and not has_more
+        found = Count(jobs, are_all and not is_cut)
         if state == State.WAITING:
-            blocked.append(DeadDependencies(task_name, dead, first_id, jobs, is_cut))
+            blocked.append(DeadDependencies(task_name, dead, first_id, found.value, not found.is_exact))
         else:
-            failed.append(FailedWorkflows(task_name, dead, first_id, batch_id, jobs, is_cut, workflows))
+            failed.append(FailedWorkflows(task_name, dead, first_id, batch_id, found, Count(workflows, are_all)))
     return blocked, failed
 
 

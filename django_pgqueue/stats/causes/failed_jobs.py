@@ -15,7 +15,7 @@ from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.registry import in_words
 
 from .cause import Cause, CauseKind
-from .facts import DEAD_READ, SCHEDULES_LISTED, DeadInARow, Facts, FailingSchedule
+from .facts import SCHEDULES_LISTED, DeadInARow, Facts, FailingSchedule
 from .words import Words
 from .worker_states import named_workers
 
@@ -41,7 +41,7 @@ def lost_jobs(facts: Facts, words: Words) -> Iterator[Cause]:
 def dead_dependencies(facts: Facts, words: Words) -> Iterator[Cause]:
     """Yield the tasks whose dead jobs block jobs of workflows."""
     for found in facts.dead_dependencies:
-        jobs = Count(found.waiting, not found.is_cut and facts.overview.dead.value < DEAD_READ)
+        jobs = Count(found.waiting, not found.is_cut)
         waiting = ngettext("%(jobs)s job of a workflow waits", "%(jobs)s jobs of workflows wait", jobs.plural)
         text = ngettext(
             "%(jobs_wait)s for a dead job of %(task)s: retry it.",
@@ -69,13 +69,13 @@ def failed_workflows(facts: Facts, words: Words) -> Iterator[Cause]:
             "them were cancelled. A retry of the dead jobs restores them.",
             found.dead,
         )
-        workflows = Count(found.workflows, facts.overview.dead.value < DEAD_READ)
-        failed = ngettext("%(number)s workflow", "%(number)s workflows", workflows.plural) % {"number": workflows}
+        text_of_count = ngettext("%(number)s workflow", "%(number)s workflows", found.workflows.plural)
+        failed = text_of_count % {"number": found.workflows}
         values = {"workflows": failed, "dead": number(found.dead), "task": in_words(found.task_name)}
         yield Cause(
             kind=CauseKind.WORKFLOW_FAILED,
             sentence=text % values,
-            jobs=Count(found.cancelled, not found.is_cut and workflows.is_exact),
+            jobs=found.cancelled,
             name=found.task_name,
             job_id=found.first_id,
             batch_id=found.batch_id,

@@ -112,21 +112,31 @@ LIMIT %(limit)s
 
 # Count the newest dead jobs of workflows that other jobs wait for, or that have cancelled other jobs within the last
 # seconds, by task and by what became of the others: how many dead jobs they are, the first of them, its batch, how many
-# jobs depend on them directly, whether there can be more of these, and how many workflows they are.
+# jobs depend on them directly, whether there can be more of these, how many workflows they are, and whether there are
+# possibly more dead jobs of workflows. Many other jobs may have died since, so `searched` dead jobs are looked through.
 #
 # Index: pgqueue_job_dead for the dead jobs, pgqueue_dependency_needs and pgqueue_job_pkey for their dependents
-# Cost:  at most `limit` dead jobs, and at most `dependents` edges of each that is part of a workflow
+# Cost:  at most `searched` dead jobs, and at most `dependents` edges of the first `limit` that are part of a workflow
 DEAD_DEPENDENCIES: Final = """/* pgqueue:dead_dependencies */
 SELECT dead.task_name, job.state, count(DISTINCT dead.id), min(dead.id), (array_agg(dead.batch_id ORDER BY dead.id))[1],
-       count(DISTINCT edge.job_id), bool_or(edge.is_cut), count(DISTINCT coalesce(dead.batch_id, dead.id))
+       count(DISTINCT edge.job_id), bool_or(edge.is_cut), count(DISTINCT coalesce(dead.batch_id, dead.id)),
+       bool_or(dead.number >= %(limit)s)
 FROM (
-    SELECT id, task_name, batch_id, in_graph,
-           finished_at >= statement_timestamp() + %(time_shift)s::interval
-               - make_interval(secs => %(seconds)s::float8) AS is_recent
-    FROM pgqueue_job
-    WHERE state = 'dead' AND finished_at IS NOT NULL AND acknowledged_at IS NULL
-    ORDER BY finished_at DESC
-    LIMIT %(limit)s
+    SELECT id, task_name, batch_id, is_recent, count(*) OVER () AS number
+    FROM (
+        SELECT id, task_name, batch_id,
+               finished_at >= statement_timestamp() + %(time_shift)s::interval
+                   - make_interval(secs => %(seconds)s::float8) AS is_recent
+        FROM (
+            SELECT id, task_name, batch_id, in_graph, finished_at
+            FROM pgqueue_job
+            WHERE state = 'dead' AND finished_at IS NOT NULL AND acknowledged_at IS NULL
+            ORDER BY finished_at DESC
+            LIMIT %(searched)s
+        ) AS newest
+        WHERE in_graph
+        LIMIT %(limit)s
+    ) AS of_workflows
 ) AS dead
 CROSS JOIN LATERAL (
     SELECT job_id, policy, has_cancelled, count(*) OVER () >= %(dependents)s AS is_cut
@@ -135,8 +145,7 @@ CROSS JOIN LATERAL (
     ) AS first
 ) AS edge
 CROSS JOIN LATERAL (SELECT state FROM pgqueue_job WHERE id = edge.job_id LIMIT 1) AS job
-WHERE dead.in_graph
-  AND CASE job.state
+WHERE CASE job.state
       WHEN 'waiting' THEN edge.policy = 'block'
       WHEN 'cancelled' THEN edge.has_cancelled AND dead.is_recent
   END
