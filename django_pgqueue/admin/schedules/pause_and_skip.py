@@ -27,6 +27,7 @@ from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import FORM, act_view, log_change
 from django_pgqueue.admin.buttons import text_of
 from django_pgqueue.admin.formatting import full_date, seen_at, visible
+from django_pgqueue.admin.forms import schedule_run
 from django_pgqueue.admin.forms.form_page import form_page, in_future, time_field
 from django_pgqueue.admin.forms.reason_form import REASON_LENGTH
 from django_pgqueue.admin.navigation import page_url, redirect_to
@@ -76,6 +77,8 @@ def act_urls(site: Any, rows: Rows) -> list[URLPattern]:
 def links(request: HttpRequest, schedule: Schedule) -> list[tuple[str, str]]:
     """Return the label and the URL of each page that the user may open for a schedule in its state."""
     found = []
+    if url := schedule_run.link(request, schedule):
+        found.append((_("Run now with other arguments…"), url))
     if acts.PAUSE_SCHEDULE.is_allowed(request.user):
         found.append((_("Pause with an end or a reason…"), page_url(request, "schedule_pause_until", schedule.pk)))
     if acts.SKIP_NEXT_RUN.is_allowed(request.user) and not why_not_skipped(schedule):
