@@ -81,7 +81,7 @@ def _text_on_job(request: HttpRequest, act: PastAct, job: Job, attempts: Sequenc
     """Return what an operator has done to a job, with the name and the reason."""
     form, words = _words_on_job(act, job, attempts)
     text = form % {**words, "who": by_until(act.done_by, None)}
-    is_visible = private.may_view_reason(request, act.text("limit_key"), act.text("message"))
+    is_visible = private.may_view_reason(request, act.text("limit_key"), act.text("message"), act.text("search"))
     return f"{text}: {shortened(act.reason)}" if act.reason and is_visible else text
 
 
