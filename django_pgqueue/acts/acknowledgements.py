@@ -23,7 +23,7 @@ class Acknowledgement(NamedTuple):
     by: str = ""
     reason: str = ""
     has_values: bool = False
-    """Whether the filter of the act has a limit key or an error message, which the reason may repeat."""
+    """Whether the filter of the act has a limit key, a search key or an error message, which the reason may repeat."""
 
 
 class DeadRow(Protocol):

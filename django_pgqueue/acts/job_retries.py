@@ -20,7 +20,7 @@ from . import RETRY
 
 IS_RETRIED: Final = Exists(AuditedJob.objects.filter(job_id=OuterRef("pk"), entry__action=RETRY.name))
 """Whether the audit has a retry of a job, as a part of the query that reads the job."""
-VALUES: Final = ("entry__filter__limit_key", "entry__filter__message")
+VALUES: Final = ("entry__filter__limit_key", "entry__filter__message", "entry__filter__search")
 """The columns of `AuditedJob` for `has_values()`."""
 SHOWN: Final = 10
 """Latest retries of a job that are shown."""
@@ -37,7 +37,8 @@ class JobRetry(NamedTuple):
         reason: The operator's reason.
         is_bulk: Whether the act can have changed other jobs before this one, some time after it began.
         is_read: False for a retry before those that were read.
-        has_values: Whether the filter of the act has a limit key or an error message, which the reason may repeat.
+        has_values: Whether the filter of the act has a limit key, a search key or an error message, which the reason
+            may repeat.
     """
 
     at: datetime | None = None
@@ -64,9 +65,9 @@ def retries_of(alias: str, job_id: int) -> list[JobRetry]:
     ]
 
 
-def has_values(limit_key: Any, message: Any) -> bool:
-    """Return whether the filter of an act has a value of a limit key, or an error message."""
-    return bool(message) or has_value(str(limit_key or ""))
+def has_values(limit_key: Any, message: Any, search: Any) -> bool:
+    """Return whether the filter of an act has a value of a limit key or of a search key, or an error message."""
+    return bool(message) or any(has_value(str(key or "")) for key in (limit_key, search))
 
 
 def retries_before(attempts: Sequence[AttemptRow], retries: Sequence[JobRetry]) -> list[JobRetry | None]:

@@ -20,6 +20,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext
 
 from django_pgqueue.acts import AUDITED, JOB_ACTS
+from django_pgqueue.declared.limits import without_value
 from django_pgqueue.display import number
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, WORDS, Selection
@@ -40,6 +41,8 @@ NAMES: Final = {
 """The field of `Selection` for each parameter of a URL that is a text."""
 SEARCH: Final = "q"
 """The parameter with the text in the search box of a list."""
+SEARCH_LENGTH: Final = 150
+"""Characters of a search key that the audit keeps."""
 LISTED: Final = (*NAMES, "since", "until", "batch", SEARCH)
 """The parameters of a list that choose its jobs."""
 NUMBERS_SHOWN: Final = 10
@@ -75,6 +78,7 @@ def selection_of(given: QueryDict) -> Selection:
     ids = tuple(int(each) for each in given.get("ids", "").split(",") if each)
     to_queue, to_priority = (given.get(name, "").strip() or None for name in ("to_queue", "to_priority"))
     erased = tuple(kind for kind in ERASED_KINDS if f"erase_{kind}" in given)
+    found["search"] = given.get("search", "")[:SEARCH_LENGTH] or None if ids else None
     return Selection(**found, job_ids=ids, to_queue=to_queue, to_priority=_number(to_priority), erased=erased)
 
 
@@ -89,6 +93,7 @@ def parameters(selection: Selection) -> dict[str, str]:
     """Return the parameters that `selection_of()` reads."""
     values = {name: getattr(selection, field) for name, field in NAMES.items() if getattr(selection, field) is not None}
     found = values | {"since": selection.since, "until": selection.until, "ids": selection.job_ids}
+    found["search"] = selection.search
     return {name: _text(value) for name, value in found.items() if value or (name == "error" and value is not None)}
 
 
@@ -183,6 +188,8 @@ def described(request: HttpRequest, chosen: Any) -> list[tuple[Promise | str, st
         chosen = {**chosen, "limit_key": private.shown_key(request, str(chosen["limit_key"] or ""))}
     if chosen.get("message") and not private.may_view(request):
         chosen = {**chosen, "message": str(private.NO_PERMISSION)}
+    if isinstance(search := chosen.get("search"), str) and not private.may_view(request):
+        chosen = {**chosen, "search": without_value(search)}
     return list(_described(chosen))
 
 

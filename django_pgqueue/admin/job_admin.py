@@ -25,9 +25,9 @@ from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
 
-from . import databases, shown
+from . import databases, search_keys, shown
 from .act_view import FORM, act_view
-from .bulk_acts import links_of_list, of_list, say_most
+from .bulk_acts import SEARCH, SEARCH_LENGTH, links_of_list, of_list, say_most
 from .buttons import back_of, button_urls
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
 from .formatting import LABELS, shortened
@@ -179,7 +179,15 @@ class JobAdmin(JobColumns):
         ids = list(queryset.prefetch_related(None).values_list("pk", flat=True)[:MOST_IDS])
         if len(ids) == MOST_IDS:  # the list finds no more than that
             say_most(request)
-        return Selection(job_ids=tuple(ids)) if ids else None
+        return Selection(job_ids=tuple(ids), search=self._search(request)) if ids else None
+
+    def _search(self, request: HttpRequest) -> str | None:
+        """Return the search key whose jobs "Select all" takes; None if the list has another text, or some jobs."""
+        term, alias = request.GET.get(SEARCH, "").strip(), databases.chosen(request)
+        if not term or request.POST.get("select_across") != "1":
+            return None
+        search = search_keys.chosen_by(request, alias, term, search_keys.search(request, alias, term))
+        return search and search[:SEARCH_LENGTH]
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None

@@ -163,7 +163,7 @@ def act_text(request: HttpRequest, act: PastAct) -> str:
         text = _("stop of the worker %(what)s requested%(who)s") % {**words, "what": shortened(act.text("worker"))}
     else:
         text = _of_jobs(act) % {**words, "what": f" ({words['what']})" if words["what"] else ""}
-    is_visible = private.may_view_reason(request, act.text("limit_key"), act.text("message"))
+    is_visible = private.may_view_reason(request, act.text("limit_key"), act.text("message"), act.text("search"))
     return f"{text}: {shortened(act.reason, REASON_SHOWN)}" if act.reason and is_visible else text
 
 

@@ -65,12 +65,13 @@ def may_view_key(request: HttpRequest, limit_key: str) -> bool:
     return not has_value(limit_key) or may_view(request)
 
 
-def may_view_reason(request: HttpRequest, limit_key: Any, message: Any) -> bool:
+def may_view_reason(request: HttpRequest, limit_key: Any, message: Any, search: Any = None) -> bool:
     """Return whether the user may see the reason of an act whose filter has these values.
 
-    A person may repeat a limit key or an error message in the reason.
+    A person may repeat a limit key, a search key or an error message in the reason.
     """
-    return may_view(request) or not (message or has_value(str(limit_key or "")))
+    has_values = any(has_value(str(key or "")) for key in (limit_key, search))
+    return may_view(request) or not (message or has_values)
 
 
 def check_key(request: HttpRequest, limit_key: str) -> None:

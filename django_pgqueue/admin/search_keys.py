@@ -151,6 +151,16 @@ def term_of(request: HttpRequest, alias: str, typed: str) -> tuple[str, str] | N
     return (name, as_search_text(value.strip())) if name in declared_names() or (is_in_row and is_in_row()) else None
 
 
+def chosen_by(request: HttpRequest, alias: str, typed: str, searched: Searched) -> str | None:
+    """Return the search key that has found jobs, for the audit: its name and value; None if a text is none.
+
+    Without a name, it is the value behind a colon.
+    """
+    if key := term_of(request, alias, typed):
+        return ":".join(key)
+    return f":{typed.removeprefix(':')}" if searched.values else None
+
+
 def declared_names() -> list[str]:
     """Return the names of the search keys that the tasks of this process declare."""
     return sorted({name for task in registry.all_tasks() for name in task.search})

@@ -22,7 +22,7 @@ MOST_IDS: Final = 10_000
 """Ids in one filter."""
 PRIORITIES: Final = range(-100, 101)
 HIGHEST_ID: Final = 2**63 - 1
-NAMES: Final = ("queue_name", "task_name", "exception_class", "to_queue", "limit_key", "message")
+NAMES: Final = ("queue_name", "task_name", "exception_class", "to_queue", "limit_key", "message", "search")
 ERASED_KINDS: Final = ("arguments", "results", "errors", "logs")
 """The kinds of values that an erasure can erase."""
 WORDS: Final = ("ready", "due", "scheduled", "running", *sorted(FINISHED))
@@ -49,6 +49,8 @@ class Selection:
             each number (see `ground.error_messages`). Only for jobs in a finished state.
         edited: How many further jobs the preview of a retry counted, which are left because *Edit and retry* has made
             new jobs of them. The audit shows it; it chooses no jobs.
+        search: The search key whose jobs `job_ids` are, as "customer:4711", or ":4711" for the value of any key. The
+            audit shows it; it chooses no jobs.
         erased: The kinds of values that an erasure erases, of `ERASED_KINDS`.
     """
 
@@ -65,6 +67,7 @@ class Selection:
     to_priority: int | None = None
     message: str | None = None
     erased: tuple[str, ...] = ()
+    search: str | None = None
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values that do not fit together."""

@@ -12,7 +12,6 @@ from .answers import (
     LaneStats,
     Overview,
     PauseStats,
-    QueueFigures,
     QueueStats,
     Reason,
     TaskStats,
@@ -36,7 +35,7 @@ from .incident_groups import (
 from .limits.answers import LimitFigures, LimitKeyFigures, LimitKeyPage, LimitValues, LimitWaitReason, OverrideStats
 from .limits.figures import limits
 from .limits.key_figures import limit_key, limit_keys
-from .overall import lanes, overview, queue_figures, queues, tasks
+from .overall import QueueFigures, due_tasks, lanes, overview, queue_figures, queues, tasks
 from .periods import failures, throughput, throughput_by_task
 from .used_names import Names, first_id, first_id_since, last_id, names
 
@@ -73,6 +72,7 @@ __all__ = [
     "Why",
     "WorkerStats",
     "causes",
+    "due_tasks",
     "failure_classes",
     "failures",
     "first_id",

@@ -234,16 +234,6 @@ class WorkerStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueFigures:
-    """The answers of `queues()`, `lanes()` and `workers()`, read at once."""
-
-    queues: list[QueueStats]
-    lanes: list[LaneStats]
-    workers: list[WorkerStats]
-    unread: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Overview(Depth):
     """All queues together.
 

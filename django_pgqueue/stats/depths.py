@@ -210,10 +210,10 @@ def read_ready(connection: Connection, pauses: Pauses, *, by_task: bool) -> Read
     return limited._replace(rows=[*read_ready_unlimited(connection, by_task=by_task), *limited.rows])
 
 
-def read_ready_unlimited(connection: Connection, *, by_task: bool) -> list[Ready]:
-    """Return the ready jobs without a limit. Runs one statement."""
+def read_ready_unlimited(connection: Connection, *, by_task: bool, limit: int | None = None) -> list[Ready]:
+    """Return the ready jobs without a limit, among the first `limit` of each lane. Runs one statement."""
     params = {
-        "limit": COUNT_LIMIT,
+        "limit": limit or COUNT_LIMIT,
         "lanes_limit": LANES_LIMIT,
         "due_total": DUE_BY_TASK_TOTAL if by_task else DUE_TOTAL,
         "later_total": LATER_TOTAL,

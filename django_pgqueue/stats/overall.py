@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from django_pgqueue.ground.served_queues import ServedQueues
@@ -19,18 +20,36 @@ from .answers import (
     Count,
     LaneStats,
     Overview,
-    QueueFigures,
     QueueStats,
     TaskStats,
     WorkerStats,
 )
-from .depths import COUNT_LIMIT, DepthReading, DepthSums, read_ready
+from .depths import COUNT_LIMIT, DepthReading, DepthSums, read_ready, read_ready_unlimited
 from .fleet import Pauses, SlotsOfQueues, read_workers
 from .lane_counts import Ready
+from .limits.ready import WaitingKey
 from .suspended import suspended_jobs
 from .unread import Figures, read_each
 
 STATES_OF_LANES: Final = ("due", "held", "scheduled", "retrying", "unknown")
+FIRST_OF_LANE: Final = 1000
+"""Jobs of each lane among which `due_tasks()` counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFigures:
+    """The answers of `queues()`, `lanes()` and `workers()`, read at once.
+
+    `ready` has the rows that `lanes` sums up, and `waiting_keys` the limit keys that have due jobs.
+    """
+
+    queues: list[QueueStats]
+    lanes: list[LaneStats]
+    workers: list[WorkerStats]
+    unread: Mapping[str, str] = field(default_factory=dict)
+    ready: Sequence[Ready] = ()
+    waiting_keys: Sequence[WaitingKey] = ()
+    has_all_keys: bool = True
 
 
 def queues(database: str | None = None) -> list[QueueStats]:
@@ -105,8 +124,28 @@ def queue_figures(database: str | None = None, figures: Figures | None = None) -
         queues=_queues(reading, found),
         lanes=_lanes(reading.ready, reading.pauses),
         workers=found,
+        ready=reading.ready,
+        waiting_keys=reading.waiting_keys,
+        has_all_keys=reading.has_all_keys,
         unread=reading.figures.unread,
     )
+
+
+def due_tasks(figures: QueueFigures, queue_name: str, database: str | None = None) -> Counter[str]:
+    """Return how many due jobs of a queue each task has, among the first of each lane. Runs at most one statement.
+
+    Those that their limit holds count too. `figures` must be of the same database.
+    """
+    of_queue = [ready for ready in figures.ready if ready.queue_name == queue_name]
+    rows = [ready for ready in of_queue if ready.is_limited or ready.task_name is not None]
+    if any(ready.task_name is None and ready.due for ready in of_queue):
+        connection = connection_of(database)
+        unlimited = read_ready_unlimited(connection, by_task=True, limit=FIRST_OF_LANE)
+        rows += [ready for ready in unlimited if ready.queue_name == queue_name]
+    found: Counter[str] = Counter()
+    for ready in rows:
+        found[ready.task_name or ""] += ready.due + ready.held + ready.paused
+    return +found
 
 
 def overview(database: str | None = None, figures: Figures | None = None) -> Overview:

@@ -15,10 +15,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_pgqueue import control
-from django_pgqueue.models import AuditedJob, AuditEntry, Job
+from django_pgqueue.models import AuditedJob, AuditEntry, Job, Schedule
 from django_pgqueue.tasks import registry
 from tests.admin.limits import declare
 from tests.admin.test_edit_and_retry import fields_in
+from tests.admin.test_schedules import SCHEDULES, make
 from tests.admin.test_stale_pages import post_at_once
 from tests.app import tasks
 
@@ -190,3 +191,42 @@ def test_enqueue_of_an_unknown_task_is_refused(sender: Client, name: str) -> Non
     answer: Any = sender.get(f"/admin/pgqueue/job/enqueue/{name}/", follow=True)
     assert answer.status_code in {200, 404}
     assert "<b>" not in answer.content.decode().split("messagelist")[-1][:500] and not Job.objects.exists()
+
+
+RUNS = ("view_job", "enqueue_job", "view_schedule", "run_schedule", "view_arguments")
+
+
+def test_schedule_runs_with_other_arguments(client_of: Callable[..., Client], db: None) -> None:
+    client = client_of(*RUNS)
+    schedule = make(task_name=tasks.add.name, arguments='{"args": [], "kwargs": {"a": 5}}')
+    Schedule.objects.update(queue_name="night", has_own_queue=True)
+    page = client.get(f"{SCHEDULES}{schedule.pk}/change/").content.decode()
+    url = f"{ADD}?schedule={schedule.pk}"
+    assert f'href="{url}">Run now with other arguments…</a>' in page
+    form = client.get(url).content.decode()
+    assert (fields_in(form)["argument-a"], fields_in(form)["queue_name"]) == ("5", "night")
+    assert f'href="{SCHEDULES}{schedule.pk}/change/"' in form
+    send(client, url, argument__a="6", reason="month end")
+    job, entry = Job.objects.get(), AuditEntry.objects.get()
+    assert (job.arguments["kwargs"], job.queue_name) == ({"a": 6}, "night")
+    chosen = {"task": tasks.add.name, "queue": "night", "schedule": "nightly", "schedule_id": schedule.pk}
+    assert (entry.action, entry.reason, entry.filter) == ("enqueue", "month end", chosen)
+    assert Schedule.objects.get().last_job_id is None
+
+
+@pytest.mark.parametrize("missing", RUNS[1:])
+def test_schedule_form_needs_all_permissions(client_of: Callable[..., Client], db: None, missing: str) -> None:
+    schedule = make(task_name=tasks.add.name, arguments='{"args": [], "kwargs": {"a": 5}}')
+    client = client_of(*(each for each in RUNS if each != missing))
+    answer = client.get(f"{ADD}?schedule={schedule.pk}", follow=True)
+    assert "Run after" not in answer.content.decode()
+    page = client.get(f"{SCHEDULES}{schedule.pk}/change/").content.decode()
+    assert "other arguments" not in page
+
+
+@pytest.mark.parametrize("given", ["", "x", "99", "9" * 30, "other"])
+def test_schedule_that_does_not_fit_fills_no_form(client_of: Callable[..., Client], db: None, given: str) -> None:
+    if given == "other":
+        given = str(make(task_name=tasks.renamed.name).pk)
+    answer = client_of(*RUNS).get(f"{ADD}?schedule={given}", follow=True).content.decode()
+    assert "does not exist any more" in answer or "calls another task" in answer

@@ -75,6 +75,18 @@ def test_limit_page_shows_slots_rate_and_hold(operator: Client, declared: Tasks)
     assert re.search(r"It is held until [-0-9]+ [:0-9]+, because a task raised Throttled\.", held)
 
 
+def test_limit_row_has_the_figures_of_its_only_key(
+    operator: Client, declared: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job starts between the statements of the limit and of its keys."""
+    run(declared["render"].enqueue(1))
+    before = stats.limits("default")
+    run(declared["render"].enqueue(1))
+    monkeypatch.setattr(stats, "limits", lambda alias: before)
+    rows = rows_of(text_of(operator, OF_LIMIT, limit="render"))
+    assert [cells_of(rows[label])["running"] for label in ("render", "1")] == ["2 weight 4"] * 2
+
+
 def test_counts_link_to_the_jobs_of_the_key(operator: Client, declared: Tasks) -> None:
     jobs = [declared["import"].enqueue(customer).pk for customer in (7, 7, 70)]
     rows = rows_of(text_of(operator, OF_LIMIT, limit="import"))

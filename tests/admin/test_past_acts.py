@@ -201,6 +201,19 @@ def test_timeline_shows_what_concerns_the_job(operator: Client, make_job: JobMak
     assert not [label for label in timeline_of(operator, job) if "paused" in label or "first worker" in label]
 
 
+def test_timeline_intervals_count_from_the_jobs_own_events(operator: Client, make_job: JobMaker) -> None:
+    now = timezone.now()
+    job = make_job(enqueued_at=now - timedelta(hours=2), run_after=now - timedelta(hours=2))
+    Job.objects.filter(pk=job.pk).update(cancel_requested_at=now)
+    add_worker(release="r1", minutes=300)
+    add_worker(release="r2", minutes=30)
+    html = operator.get(f"{JOBS}{job.pk}/change/").content.decode()
+    events = re.findall(r'<li class="pgqueue-event.*?</li>', html, re.DOTALL)
+    [release] = [each for each in events if "first worker of release r2" in each]
+    [cancelled] = [each for each in events if "cancel requested" in each]
+    assert "after" not in release and "after 2 h" in cancelled
+
+
 def test_timeline_says_who_cancelled_the_job_and_why(operator: Client, make_job: JobMaker) -> None:
     job, other = make_job("cancelled"), make_job("cancelled")
     audit.add_audit(connection, "cancel", {"jobs": [job.pk]}, [job.pk], done_by="ada", reason="wrong\nshop")

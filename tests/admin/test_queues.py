@@ -94,7 +94,7 @@ def test_columns_of_rare_states_are_shown_if_there_are_such_jobs(operator: Clien
     headings = re.findall(r"<th scope=\"col\">([^<]+)</th>", text.partition('id="pgqueue-queues"')[2])
     assert headings[1:6] == ["Due", "Oldest due", "Held", "Unknown", "Running"]
     assert len(headings) == 9 and 'colspan="9"' in text
-    assert re.search(r'data-label="held"><a href="[^"]*/limits/', row_of(text, "mail"))
+    assert re.search(r'data-label="held"><a href="[^"]*/queue/\?queue=mail#pgqueue-held"', row_of(text, "mail"))
     assert "state=unknown" in row_of(text, "images").partition('data-label="unknown"')[2].partition("</td>")[0]
     lanes = text_of(operator, f"{PAGE.removesuffix('queues/')}queue/?queue=mail").partition("by priority")[2]
     assert '<th scope="col">Held</th>' in lanes and "<td>2</td>" in lanes and "Unknown" not in lanes
@@ -326,3 +326,39 @@ def test_acts_change_the_database_that_the_page_shows(browser: Client) -> None:
     far = browser.get(f"{DOCUMENT}?database=second").json()["queues"]
     assert [queue["name"] for queue in far if queue["pause"]] == ["far"]
     assert "paused" in text_of(browser, "/admin/pgqueue/job/overview/?database=second")
+
+
+QUEUE = f"{PAGE.removesuffix('queues/')}queue/?queue=mail"
+
+
+def section_of(client: Client, name: str) -> str:
+    """Return the text of one section of the page of a queue; "" without it."""
+    html = text_of(client, QUEUE).partition(f'<section id="{name}"')[2].partition("</section>")[0]
+    return " ".join(re.sub(r"<[^>]+>", " ", html.partition(">")[2].replace("<wbr>", "")).split())
+
+
+@pytest.mark.parametrize("may_view", [True, False])
+def test_queue_names_limits_that_hold_its_jobs(
+    client_of: Callable[..., Client], make_job: JobMaker, may_view: bool
+) -> None:
+    client = client_of("view_job", *(["view_arguments"] if may_view else []))
+    assert section_of(client, "pgqueue-held") == ""
+    for key, queue in (("nobody:4711", "mail"), ("nobody:4711", "mail"), ("other", "mail"), ("nobody:5", "images")):
+        make_job(queue_name=queue, run_after=PAST, limit_key=key)
+    text = section_of(client, "pgqueue-held")
+    assert re.search(r"The oldest of these jobs has been due for \d+ d.*, since 2026-01-01", text)
+    key = "nobody:4711" if may_view else "nobody:…"
+    assert re.search(rf"{key} 2 \d+ d.* No task of this code declares the limit\. other 1 ", text)
+    assert ("4711" in text) == may_view and "nobody:5" not in text
+    assert "limit=nobody" in text_of(client, QUEUE)
+
+
+def test_queue_names_tasks_of_its_due_jobs(operator: Client, make_job: JobMaker) -> None:
+    for name, limit_key in (("app.a", None), ("app.b", None), ("app.b", "nobody")):
+        make_job(queue_name="mail", task_name=name, run_after=PAST, limit_key=limit_key)
+    make_job(queue_name="images", task_name="app.c", run_after=PAST)
+    make_job(queue_name="mail", task_name="app.later", run_after=timezone.now() + timedelta(hours=1))
+    text = section_of(operator, "pgqueue-due-tasks")
+    assert "Jobs app.b 2 app.a 1 Of the jobs" in text and "app.c" not in text
+    control.pause(task="app.a")
+    assert "Jobs app.b 2 app.a 1 Of the jobs" in section_of(operator, "pgqueue-due-tasks")

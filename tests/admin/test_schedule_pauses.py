@@ -171,3 +171,25 @@ def test_skip_stores_the_reason_and_can_be_undone(planner: Client, db: None) -> 
     assert AuditEntry.objects.latest("pk").action == "undo_skip"
     answer = planner.post(undo, {"shown_schedule": shown}, follow=True).content.decode()
     assert "Nothing was changed" in answer
+
+
+def test_pause_for_a_length_ends_after_it(planner: Client, db: None) -> None:
+    schedule = make()
+    text = text_of(planner, url_of(schedule, "pause_until"))
+    assert ">for 1 hour<" in text and "in the time zone UTC" in text
+    given = {"length": "3600", **switch_of(planner, schedule)}
+    both = {**given, "until": "2100-01-01T00:00:00"}
+    assert "Choose a length or a time" in planner.post(url_of(schedule, "pause_until"), both).content.decode()
+    assert planner.post(url_of(schedule, "pause_until"), {**given, "length": "5"}).status_code == 200
+    before = timezone.now()
+    planner.post(url_of(schedule, "pause_until"), given)
+    hour, until = timedelta(hours=1), Schedule.objects.get().paused_until
+    assert until is not None and before + hour <= until <= timezone.now() + hour
+
+
+def test_pause_keeps_the_skipped_run_on_the_page(planner: Client, db: None) -> None:
+    schedule = make()
+    planner.post(url_of(schedule, "skip"), {**shown_by(planner, url_of(schedule, "skip")), "reason": "holiday"})
+    given = {"reason": "the shop is closed", **switch_of(planner, schedule)}
+    text = planner.post(url_of(schedule, "pause_until"), given, follow=True).content.decode()
+    assert "was skipped by staff: holiday<" in text and "by staff: the shop is closed<" in text

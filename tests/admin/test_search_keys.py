@@ -427,3 +427,36 @@ def test_search_by_key_reads_jobs_by_their_ids(operator: Client, bill: Any, url:
     for plan in found:
         assert re.search(f"using pgqueue_job_({indexes}) on pgqueue_job ", plan), plan
         assert not re.search("Seq Scan on pgqueue_(job|search_key)", plan), plan
+
+
+@pytest.mark.parametrize("may_view", [True, False])
+def test_act_of_a_search_names_the_search_key(
+    make_user: Callable[..., User], operator: Client, bill: Any, may_view: bool
+) -> None:
+    bill.enqueue(4711)
+    preview = operator.get(acts_of(operator, JOBS, q="a:4711")["Cancel"])
+    fields = bulk_form(preview.content.decode())
+    assert ("Search key", "a:4711") in [(str(name), value) for name, value in preview.context["described"]]
+    operator.post(REQUEST, {**fields, "reason": "4711 asked for it"})
+    entry = AuditEntry.objects.get()
+    assert entry.filter["search"] == "a:4711"
+    operator.force_login(make_user("view_job", *(["view_arguments"] if may_view else []), name="other"))
+    page = operator.get(f"{JOBS}bulk_act/?id={entry.pk}").content.decode()
+    assert ("a:…" in page, "4711" in page) == (not may_view, may_view)
+
+
+def test_select_all_of_a_search_names_the_search_key(operator: Client, bill: Any) -> None:
+    job = bill.enqueue(4711)
+    given = {"action": "cancel_selected", "select_across": "1", "_selected_action": [job.pk]}
+    for typed, key in (("a:4711", "a:4711"), (":4711", ":4711"), (str(job.pk), None)):
+        preview = operator.post(f"{JOBS}?q={typed}", given)
+        assert bulk_form(preview.content.decode()).get("search") == key
+
+
+def test_erasure_of_a_search_keeps_no_value_in_the_audit(client_of: Callable[..., Client], bill: Any) -> None:
+    client = client_of("view_job", "erase_job", "view_arguments")
+    job = bill.enqueue(4711)
+    Job.objects.filter(pk=job.pk).update(state="dead", finished_at=timezone.now())
+    fields = bulk_form(client.get(f"{JOBS}bulk_preview/?action=erase&q=a:4711").content.decode())
+    client.post(REQUEST, {**fields, "erase_arguments": "on", "reason": "asked"})
+    assert AuditEntry.objects.get().filter["search"] == "a"

@@ -199,6 +199,19 @@ def test_page_names_the_jobs_and_retries_them(operator: Client) -> None:
     assert "Nothing was changed: Job" in again and AuditEntry.objects.count() == 1
 
 
+def test_page_of_the_workflow_says_who_retried_it(operator: Client) -> None:
+    workflow, other = failed_in_the_middle(), failed_in_the_middle()
+    assert workflow.id is not None and other.id is not None
+    assert "Retried" not in operator.get(f"{BATCHES}{workflow.id}/change/").content.decode()
+    node = ids_of(workflow)[1]
+    retry_from(plan_retry(workflow.id, node, "default"), "default", by="eve", reason="key renewed")
+    page = operator.get(f"{BATCHES}{workflow.id}/change/").content.decode()
+    act = AuditEntry.objects.get()
+    shown = rf'bulk_act/\?id={act.pk}">from job #{node} at [-0-9]+ [:0-9]+ by eve, 4 jobs: key renewed</a>'
+    assert re.search(shown, page), "the retry is not on the page"
+    assert "Retried" not in operator.get(f"{BATCHES}{other.id}/change/").content.decode()
+
+
 def test_page_of_a_changed_workflow_asks_again(operator: Client) -> None:
     workflow = failed_in_the_middle()
     url = f"{BATCHES}{workflow.id}/retry_from/{ids_of(workflow)[1]}/"

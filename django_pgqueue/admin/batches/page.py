@@ -38,6 +38,7 @@ from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts, jobs_of
 
 from . import words as batch_words
 from .acts import buttons
+from .past_acts import retries_of_workflow
 from .words import badges, note_of
 
 COUNTED: Final = 100_000
@@ -75,6 +76,8 @@ def batch_page(
     title = f"{number}: {description}" if description else number
     may_view_jobs = request.user.has_perm("pgqueue.view_job")
     nested = _nested(request, batch)
+    graph = drawing(request, batch.pk, alias)
+    retries = retries_of_workflow(request, batch) if graph and may_view_jobs else []
     context = {
         "batch": batch,
         "badges": badges(batch),
@@ -82,7 +85,7 @@ def batch_page(
         "is_live": batch.completed_at is None or bool(counts.unfinished.value),
         "bar": batch_words.bar(batch.pk, counts),
         "progress": progress(counts),
-        "facts": _facts(request, batch),
+        "facts": [*_facts(request, batch), *retries],
         "callbacks": list(_callbacks(request, batch)),
         "buttons": buttons(request, batch, counts),
         "lists": _lists(request, batch, counts) if may_view_jobs else [],
@@ -90,7 +93,7 @@ def batch_page(
         "may_view_jobs": may_view_jobs,
         "jobs_shown": JOBS_SHOWN,
         **nested,
-        "graph": drawing(request, batch.pk, alias),
+        "graph": graph,
         **extra_context,
     }
     return rendered(request, admin.admin_site, "batch.html", title, context, opts=admin.opts)

@@ -1,7 +1,8 @@
-"""Find the acts of operators on a batch and on its jobs, for its history.
+"""Find the acts of operators on a batch and on its jobs, for its history, and the retries of a workflow for its page.
 
-`batch_admin` calls it. An act on many jobs names no batch, so the first job that it has changed decides: an act from
-the page of a batch changes jobs of this batch only. The cost is bounded: four queries, which read `READ` entries.
+`batch_admin` and `page` call it. An act on many jobs names no batch, so the first job that it has changed decides: an
+act from the page of a batch changes jobs of this batch only. The cost is bounded: four queries, which read `READ`
+entries.
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ from django.db.models import OuterRef, Subquery, TextField
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
-from django_pgqueue.acts import CLOSE_BATCH, EDIT_AND_RETRY, ERASE, JOB_ACTS
+from django_pgqueue.acts import CLOSE_BATCH, EDIT_AND_RETRY, ERASE, JOB_ACTS, RETRY
 from django_pgqueue.admin import databases
 from django_pgqueue.admin.console import act_rows
+from django_pgqueue.admin.formatting import REASON_SHOWN, by_until, full_date, seen_at, shortened
 from django_pgqueue.admin.list_filters import row_id_of
+from django_pgqueue.admin.navigation import page_url
 from django_pgqueue.display import number
 from django_pgqueue.models import AuditedJob, AuditEntry, Job, JobBatch
+from django_pgqueue.stats import past_acts as stats_of_acts
 from django_pgqueue.stats.batch_counts import nested_batches
 
 ACTIONS: Final = (*JOB_ACTS, EDIT_AND_RETRY.name, ERASE.name, CLOSE_BATCH.name)
@@ -28,6 +33,8 @@ READ: Final = 1000
 """Latest acts on jobs and batches that are read."""
 SHOWN: Final = 50
 """Latest acts on a batch that its history shows."""
+RETRIES_SHOWN: Final = 5
+"""Latest retries of a workflow that its page shows."""
 FILTER_READ: Final = 300
 """Characters of a filter that are read: a filter can have 10,000 numbers of jobs."""
 FIRST_ID: Final = re.compile(r'"(?:job_ids|jobs)": ?\[(\d{1,18})[,\]]')
@@ -70,6 +77,32 @@ def acts_on_batch(request: HttpRequest, object_id: str) -> dict[str, Any]:
     entries = AuditEntry.objects.using(alias).filter(pk__in=found).order_by("-pk")
     note = _("Only the latest %(count)s acts on jobs and batches were searched.") % {"count": number(READ)}
     return {"acts": act_rows(request, entries), "note": note if len(read) == READ else ""}
+
+
+def retries_of_workflow(request: HttpRequest, batch: JobBatch) -> list[tuple[str, str, str]]:
+    """Return who has retried a workflow from which node and when, latest first, each as a fact with a URL.
+
+    Runs one statement, which reads the latest retries of any jobs.
+    """
+    past = stats_of_acts.past_acts((RETRY.name,), batch.created_at, seen_at(batch), database=batch._state.db)
+    acts = [act for act in reversed(past.acts) if act.chosen.get("batch_id") == batch.pk and "from_job" in act.chosen]
+    return [
+        (_("Retried"), _retry_text(act), page_url(request, "bulk_act", id=act.act_id)) for act in acts[:RETRIES_SHOWN]
+    ]
+
+
+def _retry_text(act: stats_of_acts.PastAct) -> str:
+    text = ngettext(
+        "from job #%(job)s at %(at)s%(who)s, %(count)s job",
+        "from job #%(job)s at %(at)s%(who)s, %(count)s jobs",
+        act.job_count,
+    ) % {
+        "job": shortened(str(act.chosen["from_job"]), 20),
+        "at": full_date(act.began_at),
+        "who": by_until(act.done_by, None),
+        "count": number(act.job_count),
+    }
+    return f"{text}: {shortened(act.reason, REASON_SHOWN)}" if act.reason else text
 
 
 def _read(alias: str, batch: JobBatch) -> list[_ReadAct]:

@@ -79,7 +79,7 @@ def _row(request: HttpRequest, entry: AuditEntry) -> dict[str, Any]:
 def _reason(request: HttpRequest, entry: AuditEntry) -> str:
     """Return the reason of an act, or "" if the user may not see it."""
     chosen = entry.filter if isinstance(entry.filter, dict) else {}
-    is_visible = private.may_view_reason(request, chosen.get("limit_key"), chosen.get("message"))
+    is_visible = private.may_view_reason(request, chosen.get("limit_key"), chosen.get("message"), chosen.get("search"))
     return visible(entry.reason[:REASON_SHOWN]) if is_visible else ""
 
 

@@ -36,6 +36,7 @@ from django_pgqueue.admin.forms.new_jobs import FORM_FIELD, read_token
 from django_pgqueue.admin.forms.reason_form import ACKNOWLEDGE_NOTES
 from django_pgqueue.admin.job.list_pages import listing
 from django_pgqueue.admin.navigation import redirect_to, rendered
+from django_pgqueue.admin.search_keys import chosen_by
 from django_pgqueue.lifecycle import bulk_acts as lifecycle_bulk_acts
 from django_pgqueue.lifecycle.bulk_acts import FormSentBefore, Selection
 from django_pgqueue.models import AuditEntry
@@ -94,7 +95,8 @@ def _selection(request: HttpRequest) -> Selection:
         raise ValueError(_("No job meets this search now."))
     if found.has_more:
         bulk_acts.say_most(request)
-    return Selection(job_ids=tuple(found.ids))
+    search = chosen_by(request, databases.chosen(request), term, searched)
+    return Selection(job_ids=tuple(found.ids), search=search and search[: bulk_acts.SEARCH_LENGTH])
 
 
 def preview_context(request: HttpRequest, action: str, selection: Selection) -> dict[str, Any]:
@@ -215,6 +217,8 @@ def _request_once(request: HttpRequest, alias: str, action: str, selection: Sele
         raise ValueError(NEED_REASON[action])
     if action == TransitionName.ERASE and not selection.erased:
         raise ValueError(_("Choose at least one kind of values."))
+    if action == TransitionName.ERASE and selection.search:  # the audit keeps no value that is erased
+        selection = replace(selection, search=selection.search.partition(":")[0] or None)
     try:
         return lifecycle_bulk_acts.request_act(
             connections[alias],

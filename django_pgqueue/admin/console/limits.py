@@ -7,7 +7,8 @@ their order, and a search for a key reads its range of the index.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from django.http import Http404, HttpRequest
@@ -59,6 +60,8 @@ def _limit_context(request: HttpRequest, alias: str) -> dict[str, Any]:
     figures = figures or LimitFigures(name=name, declaration="")
     page = stats.limit_keys(name, after=after, count=KEYS_SHOWN, prefix=value, database=alias)
     keys = list(page.keys)
+    if keys and not (value or after or page.next_after):
+        figures = _summed(figures, keys)
     if value and not after:
         keys = [_exact(f"{name}:{value}", keys, alias), *(each for each in keys if each.limit_key != f"{name}:{value}")]
     keys = [each for each in keys if may_view or not has_value(each.limit_key)]
@@ -83,6 +86,20 @@ def _limit_context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "key_length": MAX_KEY_LENGTH,
         **button_context(request),
     }
+
+
+def _summed(figures: LimitFigures, keys: Sequence[LimitKeyFigures]) -> LimitFigures:
+    """Return the figures of a limit with the sums of all its keys. A later statement has read them than the others.
+
+    Otherwise the row of a limit and that of its only key could differ.
+    """
+    return replace(
+        figures,
+        running=sum((key.running for key in keys), start=NONE),
+        running_weight=sum(key.running_weight for key in keys),
+        due=sum((key.due for key in keys), start=NONE),
+        later=sum((key.later for key in keys), start=NONE),
+    )
 
 
 def _exact(limit_key: str, found: list[LimitKeyFigures], alias: str) -> LimitKeyFigures:

@@ -30,6 +30,7 @@ from django_pgqueue.stats.overall import STATES_OF_LANES
 from django_pgqueue.stats.unread import read_each
 
 from . import activity
+from .held_jobs import ANCHOR, held_context, tasks_context
 from .page import ConsolePage, unread_banners
 
 STATES: Final = ("due", "held", "scheduled", "retrying", "unknown", "paused", "running", "lost", "dead")
@@ -72,6 +73,8 @@ def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "name": breakable(shortened(name)),
         "rows": queue_rows(request, [queue], figures.workers),
         **_lanes(lanes),
+        **held_context(request, figures, name),
+        **tasks_context(request, alias, figures, name),
         "has_lanes": "ready" not in figures.unread,
         "has_paused": bool(queue.paused.value),
         "queues_url": allowed_url(request, "queues"),
@@ -161,9 +164,10 @@ def _cell(request: HttpRequest, queue: QueueStats, state: str) -> dict[str, Any]
 
 
 def _cell_url(request: HttpRequest, queue: QueueStats, state: str) -> str:
-    """Return the URL of the jobs in one state. Held jobs have that of the limits, which say what holds them."""
+    """Return the URL of the jobs in one state. Held jobs have that of the limits that hold them."""
     if state == "held":
-        return allowed_url(request, "limits")
+        url = allowed_url(request, "queue", queue=queue.name)
+        return f"{url}#{ANCHOR}" if url else ""
     return jobs_url(request, state, queue=queue.name)
 
 

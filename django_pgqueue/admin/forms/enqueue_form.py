@@ -28,9 +28,11 @@ from django_pgqueue.db.queue_databases import queue_aliases
 from django_pgqueue.declared.key_templates import reads_arguments
 from django_pgqueue.enqueue.new_job import alias_of
 from django_pgqueue.lifecycle import audit
+from django_pgqueue.models import Schedule
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 
+from . import schedule_run
 from .argument_form import ArgumentForm
 from .form_page import PlaceForm, form_page, time_field
 from .new_jobs import (
@@ -44,6 +46,7 @@ from .new_jobs import (
     sent_before,
     token_field,
 )
+from .reason_form import OptionalReasonForm
 
 
 class EnqueueForm(ArgumentForm, PlaceForm):
@@ -66,6 +69,10 @@ class EnqueueForm(ArgumentForm, PlaceForm):
         return {name: value for name, value in given.items() if value is not None}
 
 
+class ScheduleRunForm(EnqueueForm, OptionalReasonForm):
+    """The same, filled with the call of a schedule, and a reason."""
+
+
 @sensitive_post_parameters()
 def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpResponse:
     """Show the form, or enqueue the job and show its page.
@@ -82,11 +89,18 @@ def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpR
         text = _("You cannot enqueue %(task)s: the answer would say whether a job with these arguments exists.")
         messages.error(request, f"{text % {'task': shortened(task.name)}} {private.NO_PERMISSION}")
         return redirect_to(request, "job_changelist")
-    alias = _database(request, task)
-    form = EnqueueForm(request.POST or None, task=task, database=alias)
+    try:
+        schedule = schedule_run.chosen_schedule(request, task)
+        filled = {} if schedule is None else schedule_run.options_of(task, schedule)
+    except schedule_run.NoCall as error:
+        messages.error(request, str(error))
+        return redirect_to(request, "job_changelist")
+    alias = _database(request, task) if schedule is None else databases.chosen(request)
+    form_class = EnqueueForm if schedule is None else ScheduleRunForm
+    form = form_class(request.POST or None, task=task, database=alias, **filled)
     if form.is_bound and form.is_valid():
         try:
-            job_url = address_for(request, "job_change", _enqueue(request, task, form, alias))
+            job_url = address_for(request, "job_change", _enqueue(request, task, form, alias, schedule))
             return HttpResponseRedirect(databases.link_to(alias, job_url))
         except NotEnqueued as error:
             form.add_error(None, str(error))
@@ -96,10 +110,17 @@ def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpR
         form,
         title=_("Enqueue %(task)s") % {"task": visible(task.name)},
         submit=_("Enqueue"),
-        back=page_url(request, "job_changelist"),
-        notes=_notes(request, task, form, alias),
+        back=page_url(request, "schedule_change", schedule.pk) if schedule else page_url(request, "job_changelist"),
+        notes=[*_schedule_notes(schedule), *_notes(request, task, form, alias)],
         hidden=token_field(request),
     )
+
+
+def _schedule_notes(schedule: Schedule | None) -> list[Any]:
+    if schedule is None:
+        return []
+    text = _("These are the arguments of the schedule %(name)s. The schedule stays as it is, and its next run too.")
+    return [text % {"name": visible(schedule.name)}]
 
 
 def _notes(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alias: str) -> list[Any]:
@@ -118,7 +139,9 @@ def _database(request: HttpRequest, task: Task[..., Any]) -> str:
     return databases.chosen(request) if named or of_task is None else of_task
 
 
-def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alias: str) -> int:
+def _enqueue(
+    request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alias: str, schedule: Schedule | None
+) -> int:
     """Make the job and its records in one transaction; return its id. Raise `NotEnqueued` with a reason.
 
     If the form was sent before, return the job that it made then.
@@ -128,9 +151,14 @@ def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alia
         raise NotEnqueued(_("No job was added: the form was incomplete. Open it again."))
     connection = connections[alias]
     with refusals(), transaction.atomic(using=alias):
-        chosen = {"task": task.name, **({"queue": options["queue_name"]} if "queue_name" in options else {})}
-        by = request.user.get_username()
-        audit_id = audit.begin_audit_once(connection, token, ENQUEUE.name, chosen, done_by=by)
+        chosen: dict[str, Any] = {
+            "task": task.name,
+            **({"queue": options["queue_name"]} if "queue_name" in options else {}),
+        }
+        if schedule is not None:
+            chosen |= {"schedule": schedule.name, "schedule_id": schedule.pk}
+        by, reason = request.user.get_username(), form.cleaned_data.get("reason", "")
+        audit_id = audit.begin_audit_once(connection, token, ENQUEUE.name, chosen, done_by=by, reason=reason)
         if audit_id is None:
             return sent_before(request, connection, token)
         if task.adapter is not None and "queue_name" in options:
@@ -142,6 +170,8 @@ def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alia
         job = configured.insert(args, kwargs)
         finish(connection, audit_id, configured, job)
         log_change(request, job, _("Enqueued."), ADDITION)
+        if schedule is not None:
+            log_change(request, schedule, f"Run now with other arguments as job #{job.pk}.")
     messages.success(request, _("Job #%s is enqueued.") % job.pk)
     say_paused(request, job)
     return int(job.pk)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
@@ -26,8 +26,15 @@ from django_pgqueue.tasks import registry
 ON_JOB: Final = (CANCEL.name, MOVE.name, RUN_NOW.name, ERASE.name, EDIT_AND_RETRY.name)
 SHOWN: Final = 20
 """Latest entries of the timeline that are not about an attempt."""
-Event = tuple[datetime, str, str]
-"""A moment, its words, and the state that gives its colour."""
+
+
+class Event(NamedTuple):
+    """An entry of the timeline. `state` gives its colour, and `is_own` says whether it happened to the job itself."""
+
+    at: datetime
+    label: str
+    state: str
+    is_own: bool = True
 
 
 def acts_around(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]]) -> list[Event]:
@@ -40,15 +47,18 @@ def acts_around(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any
     actions = (PAUSE.name, RESUME.name, STOP_WORKER.name)
     past = past_acts(actions, job.enqueued_at, until, job_id=job.pk, on_job=ON_JOB, database=alias)
     found = [
-        (act.began_at, act_text(request, act), "paused" if act.action == PAUSE.name else "")
+        Event(act.began_at, act_text(request, act), "paused" if act.action == PAUSE.name else "", is_own=False)
         for act in past.acts
         if _concerns(act, job, worker_ids)
     ]
     found += [
-        (each.started_at, _("first worker of %(what)s") % {"what": deploy_text(each)}, "") for each in past.starts
+        Event(each.started_at, _("first worker of %(what)s") % {"what": deploy_text(each)}, "", is_own=False)
+        for each in past.starts
     ]
     found += [
-        (act.began_at, _text_on_job(request, act, job, attempts), "cancelling" if act.action == CANCEL.name else "")
+        Event(
+            act.began_at, _text_on_job(request, act, job, attempts), "cancelling" if act.action == CANCEL.name else ""
+        )
         for act in past.on_job
     ]
     return sorted(found)[-SHOWN - 1 :]
@@ -71,7 +81,7 @@ def _text_on_job(request: HttpRequest, act: PastAct, job: Job, attempts: Sequenc
     """Return what an operator has done to a job, with the name and the reason."""
     form, words = _words_on_job(act, job, attempts)
     text = form % {**words, "who": by_until(act.done_by, None)}
-    is_visible = private.may_view_reason(request, act.text("limit_key"), act.text("message"))
+    is_visible = private.may_view_reason(request, act.text("limit_key"), act.text("message"), act.text("search"))
     return f"{text}: {shortened(act.reason)}" if act.reason and is_visible else text
 
 

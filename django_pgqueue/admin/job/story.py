@@ -182,18 +182,19 @@ def timeline(
     around: Sequence[past_acts.Event] = (),
     acknowledgement: Acknowledgement | None = None,
 ) -> Iterator[dict[str, str]]:
-    """Yield what happened to a job and around it, oldest first, each with the time since the entry before it.
+    """Yield what happened to a job and around it, oldest first. `state` gives the colour of an entry.
 
-    `state` gives the colour of an entry.
+    What happened to the job has the time since the entry before it that is about the job too.
     """
     before: datetime | None = None
-    events = [*_events(job, attempts, retries), *around]
+    events = [*(past_acts.Event(*each) for each in _events(job, attempts, retries)), *around]
     if acknowledgement is not None:
-        events.append((acknowledgement.at, acknowledgement_event(acknowledgement), "acknowledged"))
-    for at, label, state in sorted(events, key=lambda event: event[0]):
-        span = "" if before is None else duration(max(at - before, timedelta()))
+        text = acknowledgement_event(acknowledgement)
+        events.append(past_acts.Event(acknowledgement.at, text, "acknowledged"))
+    for at, label, state, is_own in sorted(events, key=lambda event: event.at):
+        span = "" if before is None or not is_own else duration(max(at - before, timedelta()))
         yield {"at": moment(at), "label": label, "after": span, "state": state}
-        before = at
+        before = at if is_own else before
 
 
 def _events(

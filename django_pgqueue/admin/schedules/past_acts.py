@@ -19,7 +19,7 @@ from django_pgqueue.models import Schedule
 from django_pgqueue.schedules.words import is_paused
 from django_pgqueue.stats.past_acts import PastAct, past_acts
 
-from .past_runs import next_run, skipped_before
+from .past_runs import next_run, skipped_before, skipped_in_pause
 
 ACTIONS: Final = (PAUSE_SCHEDULE.name, RESUME_SCHEDULE.name, SKIP_NEXT_RUN.name)
 
@@ -37,12 +37,15 @@ def acts_shown(schedule: Schedule) -> ActsShown:
     Runs one statement if the schedule is paused, or if its next run is skipped.
     """
     now, found = seen_at(schedule), next_run(schedule)
-    skipped_at = None if found is None else found.skipped_at
     is_in_pause = is_paused(schedule, now)
-    if found is None or skipped_at is None:
-        return ActsShown(_pause_text(_acts_on(schedule, now)) if is_in_pause else "", "")
-    skip = next((act for act in _acts_on(schedule, now) if _tick_of(act) == skipped_at), None)
-    return ActsShown("", _with_reason(skipped_before(found), skip))
+    if is_in_pause:
+        found = skipped_in_pause(schedule)  # it stays skipped after the pause
+    is_skipped = found is not None and found.skipped_at is not None
+    acts = _acts_on(schedule, now) if is_in_pause or is_skipped else []
+    if found is None or not is_skipped:
+        return ActsShown(_pause_text(acts) if is_in_pause else "", "")
+    skip = next((act for act in acts if _tick_of(act) == found.skipped_at), None)
+    return ActsShown(_pause_text(acts) if is_in_pause else "", _with_reason(skipped_before(found), skip))
 
 
 def _acts_on(schedule: Schedule, now: datetime) -> list[PastAct]:

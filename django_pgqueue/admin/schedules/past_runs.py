@@ -81,6 +81,14 @@ def next_run(schedule: Schedule) -> NextRun | None:
     return next_run_of(schedule, _runs_of(schedule))
 
 
+def skipped_in_pause(schedule: Schedule) -> NextRun | None:
+    """Return the coming run that was skipped before a pause; None if none was. Requires `attach_runs()`."""
+    for run in _runs_of(schedule):
+        if run.skipped_by is not None and run.tick_at > seen_at(schedule):
+            return NextRun(run.tick_at, run.tick_at, run.skipped_by)
+    return None
+
+
 def waits_for(schedule: Schedule) -> int | None:
     """Return the job of the latest run if the next run waits for its end. Requires `attach_runs()`."""
     latest = next((run for run in _runs_of(schedule) if run.skipped_by is None), None)

@@ -8,7 +8,7 @@ click or a second operator cannot skip two runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +27,9 @@ from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.act_view import FORM, act_view, log_change
 from django_pgqueue.admin.buttons import text_of
 from django_pgqueue.admin.formatting import full_date, seen_at, visible
+from django_pgqueue.admin.forms import schedule_run
 from django_pgqueue.admin.forms.form_page import form_page, in_future, time_field
+from django_pgqueue.admin.forms.limit_pause import LENGTHS
 from django_pgqueue.admin.forms.reason_form import REASON_LENGTH
 from django_pgqueue.admin.navigation import page_url, redirect_to
 from django_pgqueue.display import number
@@ -76,6 +78,8 @@ def act_urls(site: Any, rows: Rows) -> list[URLPattern]:
 def links(request: HttpRequest, schedule: Schedule) -> list[tuple[str, str]]:
     """Return the label and the URL of each page that the user may open for a schedule in its state."""
     found = []
+    if url := schedule_run.link(request, schedule):
+        found.append((_("Run now with other arguments…"), url))
     if acts.PAUSE_SCHEDULE.is_allowed(request.user):
         found.append((_("Pause with an end or a reason…"), page_url(request, "schedule_pause_until", schedule.pk)))
     if acts.SKIP_NEXT_RUN.is_allowed(request.user) and not why_not_skipped(schedule):
@@ -208,18 +212,29 @@ def _back(request: HttpRequest, object_id: int | None) -> HttpResponse:
 
 
 class SchedulePauseForm(WhyForm):
-    """The end of a pause, and why it begins. Each can be left out."""
+    """The length or the end of a pause, and why it begins. Each can be left out."""
 
-    until = time_field(
-        gettext_lazy("Until"),
-        gettext_lazy(
-            "The schedule goes on by itself at this time. If this is empty, it is paused until you resume it."
-        ),
-    )
-    field_order = ("until", "reason")
+    length = forms.ChoiceField(label=gettext_lazy("Paused"), required=False, choices=LENGTHS)
+    until = time_field(gettext_lazy("Until"), "")
+    field_order = ("length", "until", "reason")
+
+    def __init__(self, *args: Any, now: datetime, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._now = now
+        text = _("Another time, in the time zone %(zone)s. The schedule goes on by itself then.")
+        self.fields["until"].help_text = text % {"zone": timezone.get_current_timezone_name()}
 
     def clean_until(self) -> datetime | None:
         return in_future(self.cleaned_data["until"])
+
+    def clean(self) -> dict[str, Any]:
+        """Turn the length into the end of the pause. Refuse a length together with a time."""
+        given = super().clean() or self.cleaned_data
+        if length := given.pop("length", ""):
+            if given.get("until") is not None:
+                self.add_error("until", _("Choose a length or a time, not both."))
+            given["until"] = self._now + timedelta(seconds=int(length))
+        return given
 
 
 def pause_view(request: HttpRequest, object_id: int, site: Any, rows: Rows) -> HttpResponseBase:
@@ -228,7 +243,7 @@ def pause_view(request: HttpRequest, object_id: int, site: Any, rows: Rows) -> H
     if schedule is None:
         messages.warning(request, _("This schedule does not exist any more."))
         return redirect_to(request, "schedule_changelist")
-    form = SchedulePauseForm(request.POST) if request.method == "POST" else SchedulePauseForm()
+    form = SchedulePauseForm(request.POST if request.method == "POST" else None, now=seen_at(schedule))
     if form.is_bound and form.is_valid():
         if request.POST.get(SWITCH_FIELD) == _switch_of(schedule):
             _pause(request, schedule, **form.cleaned_data)

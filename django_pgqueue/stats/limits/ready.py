@@ -108,6 +108,14 @@ class HeldReason(NamedTuple):
     blocking_job_id: int | None = None
 
 
+class HeldJobs(NamedTuple):
+    """The due jobs of one limit key in one queue that the limit does not admit now, or that its pause keeps."""
+
+    queue_name: str
+    held: int
+    oldest_due_seconds: float
+
+
 class WaitingKey(NamedTuple):
     """The due jobs of one limit key in all lanes, without those of paused queues and tasks."""
 
@@ -120,6 +128,8 @@ class WaitingKey(NamedTuple):
     """Whether the key has no due jobs but these."""
     oldest_due_seconds: float
     wait: HeldReason
+    of_queues: tuple[HeldJobs, ...] = ()
+    """The held jobs in each queue that has any."""
 
 
 class ReadyJobs(NamedTuple):
@@ -227,7 +237,17 @@ def _waiting_key(limit_key: str, parts: Sequence[DueJobs], found: Sequence[Admit
         has_all_jobs=has_all_jobs,
         oldest_due_seconds=max(part.oldest_due_seconds or 0.0 for part in parts),
         wait=wait,
+        of_queues=tuple(_held_of_queues(parts, found)),
     )
+
+
+def _held_of_queues(parts: Sequence[DueJobs], found: Sequence[Admitted]) -> Iterator[HeldJobs]:
+    held: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+    for part, each in zip(parts, found, strict=True):
+        held[part.queue_name].append((part.due - each.jobs, part.oldest_due_seconds or 0.0))
+    for queue_name, jobs in held.items():
+        if count := sum(number for number, _ in jobs):
+            yield HeldJobs(queue_name, count, max(seconds for number, seconds in jobs if number))
 
 
 def _all(parts: Sequence[DueJobs], *, is_exact: bool) -> list[Admitted]:
