@@ -201,7 +201,6 @@ def test_page_names_the_jobs_and_retries_them(operator: Client) -> None:
 
 def test_page_of_the_workflow_says_who_retried_it(operator: Client) -> None:
     workflow, other = failed_in_the_middle(), failed_in_the_middle()
-    assert workflow.id is not None and other.id is not None
     assert "Retried" not in operator.get(f"{BATCHES}{workflow.id}/change/").content.decode()
     node = ids_of(workflow)[1]
     retry_from(plan_retry(workflow.id, node, "default"), "default", by="eve", reason="key renewed")

@@ -1,6 +1,6 @@
-"""What fills a queue: the limits that hold its due jobs, and the tasks of these jobs.
+"""Show what fills a queue: the limits that hold its due jobs, and the tasks of these jobs.
 
-The page of the queue shows both. The figures are those that its other tables need, but for the tasks of jobs without a
+The page of the queue calls it. The figures are those that its other tables need, but for the tasks of jobs without a
 limit. The values of limit keys are shown only to users who may see arguments.
 """
 

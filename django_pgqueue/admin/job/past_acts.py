@@ -28,7 +28,7 @@ SHOWN: Final = 20
 """Latest entries of the timeline that are not about an attempt."""
 
 
-class Event(NamedTuple):
+class TimelineEvent(NamedTuple):
     """An entry of the timeline. `state` gives its colour, and `is_own` says whether it happened to the job itself."""
 
     at: datetime
@@ -37,7 +37,7 @@ class Event(NamedTuple):
     is_own: bool = True
 
 
-def acts_around(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]]) -> list[Event]:
+def acts_around(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]]) -> list[TimelineEvent]:
     """Return what happened between the enqueueing of a job and its end, oldest first: at most `SHOWN` and one more.
 
     Runs one statement.
@@ -47,16 +47,16 @@ def acts_around(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any
     actions = (PAUSE.name, RESUME.name, STOP_WORKER.name)
     past = past_acts(actions, job.enqueued_at, until, job_id=job.pk, on_job=ON_JOB, database=alias)
     found = [
-        Event(act.began_at, act_text(request, act), "paused" if act.action == PAUSE.name else "", is_own=False)
+        TimelineEvent(act.began_at, act_text(request, act), "paused" if act.action == PAUSE.name else "", is_own=False)
         for act in past.acts
         if _concerns(act, job, worker_ids)
     ]
     found += [
-        Event(each.started_at, _("first worker of %(what)s") % {"what": deploy_text(each)}, "", is_own=False)
+        TimelineEvent(each.started_at, _("first worker of %(what)s") % {"what": deploy_text(each)}, "", is_own=False)
         for each in past.starts
     ]
     found += [
-        Event(
+        TimelineEvent(
             act.began_at, _text_on_job(request, act, job, attempts), "cancelling" if act.action == CANCEL.name else ""
         )
         for act in past.on_job

@@ -179,18 +179,18 @@ def timeline(
     job: Job,
     attempts: Sequence[dict[str, Any]],
     retries: Sequence[JobRetry] = (),
-    around: Sequence[past_acts.Event] = (),
+    around: Sequence[past_acts.TimelineEvent] = (),
     acknowledgement: Acknowledgement | None = None,
 ) -> Iterator[dict[str, str]]:
     """Yield what happened to a job and around it, oldest first. `state` gives the colour of an entry.
 
-    What happened to the job has the time since the entry before it that is about the job too.
+    An entry about the job itself has the time since the last such entry before it.
     """
     before: datetime | None = None
-    events = [*(past_acts.Event(*each) for each in _events(job, attempts, retries)), *around]
+    events = [*(past_acts.TimelineEvent(*each) for each in _events(job, attempts, retries)), *around]
     if acknowledgement is not None:
         text = acknowledgement_event(acknowledgement)
-        events.append(past_acts.Event(acknowledgement.at, text, "acknowledged"))
+        events.append(past_acts.TimelineEvent(acknowledgement.at, text, "acknowledged"))
     for at, label, state, is_own in sorted(events, key=lambda event: event.at):
         span = "" if before is None or not is_own else duration(max(at - before, timedelta()))
         yield {"at": moment(at), "label": label, "after": span, "state": state}
