@@ -158,6 +158,11 @@ def _args_and_kwargs(call: Any) -> tuple[list[Any], dict[str, Any]]:
     raise ValueError("these are not the arguments of a call")
 
 
+def is_erased(text: str) -> bool:
+    """Return whether somebody has erased a value, given as stored text."""
+    return codec_of(text) == ERASED
+
+
 def _hidden_because(task_name: str, text: str) -> str:
     """Return why a value of a job is hidden as a whole, "" if it is not."""
     if codec := codec_of(text):

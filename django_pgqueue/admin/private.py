@@ -99,14 +99,16 @@ def shown_headers(row: Any, text: str | None) -> Shown | None:
 
 def shown_result(row: Any, text: str | None) -> Shown | None:
     """Return a job's result, or None if it has none."""
-    if text is None or is_visible(row):
+    if text is None or is_visible(row) or display.is_erased(text):
         return display.shown_result(row.task_name, text)
     return Shown(note=str(NO_PERMISSION))
 
 
 def shown_arguments(row: Any, text: str) -> Shown:
     """Return the arguments of a job or a schedule, without the sensitive ones."""
-    return display.shown_arguments(row.task_name, text) if is_visible(row) else Shown(note=str(NO_PERMISSION))
+    if is_visible(row) or display.is_erased(text):
+        return display.shown_arguments(row.task_name, text)
+    return Shown(note=str(NO_PERMISSION))
 
 
 def as_html(shown: Shown) -> SafeString:

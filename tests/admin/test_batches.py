@@ -204,6 +204,16 @@ def test_page_lists_failed_jobs_with_links(viewer: Client) -> None:
     assert [job.state for job in dead] == ["dead"]
 
 
+def test_page_of_acknowledged_jobs_links_them_and_retries_none(client_of: ClientOf) -> None:
+    client, batch = client_of(*SEES, "retry_job"), failed_batch()
+    assert "Retry dead jobs" in page_of(client, batch)
+    assert Job.objects.get(state="dead").acknowledge()
+    page = page_of(client, batch)
+    assert "Acknowledged dead jobs: 1" in page and "Retry dead jobs" not in page and "deadjob/?batch" not in page
+    jobs = client.get(f"{JOBS}?state=acknowledged&batch={batch.id}").context["cl"]
+    assert [job.state for job in jobs.result_list] == ["dead"]
+
+
 def test_page_runs_a_constant_number_of_queries(viewer: Client) -> None:
     batch = failed_batch(on_failure=tasks.noop.s("failed"))
     page_of(viewer, batch)

@@ -72,6 +72,13 @@ def test_page_asks_what_to_erase_then_erases_it(client: Client, dead: Job, make_
     assert other.arguments["args"] == [SECRET]
 
 
+def test_erased_values_are_not_called_hidden(client: Client, dead: Job) -> None:
+    post(client, dead, confirmed="1", reason="request 91", **ALL)
+    User.objects.get().user_permissions.set(Permission.objects.filter(codename="view_job"))
+    page = text_of(client, f"{JOBS}{dead.pk}/change/")
+    assert "Erased." in page and "Hidden: you do not have" not in page
+
+
 def test_only_chosen_kinds_are_erased(client: Client, dead: Job) -> None:
     post(client, dead, confirmed="1", reason="a", erase_errors="on")
     assert dead.executions.get().error == "[erased]" and Job.objects.get().arguments["args"] == [SECRET]

@@ -139,6 +139,14 @@ def test_list_silent_and_stopped_workers_follow_the_live_ones(chief, add_worker)
     assert places == sorted(places)
 
 
+def test_page_of_a_silent_worker_offers_no_requests(chief, add_worker):
+    page = text_of(chief, f"{WORKERS}{add_worker(supervisor_pid=6).pk}/change/")
+    assert "Stop…" in page and "Stacks of all jobs" in page
+    silent = add_worker(supervisor_pid=6, last_heartbeat_at=timezone.now() - timedelta(hours=1))
+    page = text_of(chief, f"{WORKERS}{silent.pk}/change/")
+    assert "no heartbeat" in page and "Stop…" not in page and "Stacks of all jobs" not in page
+
+
 def test_list_long_lease_tolerates_old_heartbeat(chief, add_worker, settings):
     add_worker(last_heartbeat_at=timezone.now() - timedelta(seconds=121))
     assert "No heartbeat" in text_of(chief, WORKERS)

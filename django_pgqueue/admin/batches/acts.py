@@ -113,11 +113,14 @@ def jobs_view(request: HttpRequest, batch_id: int, site: AdminSite, action: str)
     return answer_list(request, site, action, Selection(job_ids=tuple(found.ids)))
 
 
-def buttons(request: HttpRequest, batch: JobBatch, counts: Any) -> list[tuple[str, str]]:
-    """Return the acts that the user may run on a batch in its present state: the label and the URL of each."""
+def buttons(request: HttpRequest, batch: JobBatch, counts: Any, *, has_dead_letters: bool) -> list[tuple[str, str]]:
+    """Return the acts that the user may run on a batch in its present state: the label and the URL of each.
+
+    `has_dead_letters`: Whether it has a dead job that nobody has acknowledged.
+    """
     offered = [
         (_("Close…"), "close", CLOSE_BATCH.is_allowed(request.user) and batch.closed_at is None),
-        (_("Retry dead jobs…"), RETRY, may_act(request, RETRY) and bool(counts.dead.value)),
+        (_("Retry dead jobs…"), RETRY, may_act(request, RETRY) and has_dead_letters),
         (_("Cancel unfinished jobs…"), CANCEL, may_act(request, CANCEL) and bool(counts.unfinished.value)),
     ]
     return [(label, page_url(request, f"batch_{name}", batch.pk)) for label, name, is_offered in offered if is_offered]

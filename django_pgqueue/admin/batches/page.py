@@ -6,7 +6,7 @@ million jobs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, Final
@@ -34,6 +34,7 @@ from django_pgqueue.db.fields import statement_time
 from django_pgqueue.display import percent
 from django_pgqueue.models import Job, JobBatch
 from django_pgqueue.states import State
+from django_pgqueue.stats import Count
 from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts, jobs_of_batch
 
 from . import words as batch_words
@@ -78,6 +79,8 @@ def batch_page(
     nested = _nested(request, batch)
     graph = drawing(request, batch.pk, alias)
     retries = retries_of_workflow(request, batch) if graph and may_view_jobs else []
+    jobs = _first_jobs(request, batch) if may_view_jobs else []
+    are_acknowledged = _are_all_acknowledged(jobs, counts)
     context = {
         "batch": batch,
         "badges": badges(batch),
@@ -87,9 +90,9 @@ def batch_page(
         "progress": progress(counts),
         "facts": [*_facts(request, batch), *retries],
         "callbacks": list(_callbacks(request, batch)),
-        "buttons": buttons(request, batch, counts),
-        "lists": _lists(request, batch, counts) if may_view_jobs else [],
-        "jobs": _jobs(request, batch) if may_view_jobs else [],
+        "buttons": buttons(request, batch, counts, has_dead_letters=bool(counts.dead.value) and not are_acknowledged),
+        "lists": _lists(request, batch, counts, are_acknowledged=are_acknowledged) if may_view_jobs else [],
+        "jobs": [_job_row(request, job) for job in jobs],
         "may_view_jobs": may_view_jobs,
         "jobs_shown": JOBS_SHOWN,
         **nested,
@@ -180,10 +183,19 @@ def _job_of(batch: Any, task_name: str, digest: str, at: datetime) -> int | None
 # ---------------------------------------------------------------------------- jobs and nested batches
 
 
-def _lists(request: HttpRequest, batch: Any, counts: BatchCounts) -> list[tuple[str, str]]:
+def _are_all_acknowledged(jobs: Sequence[Job], counts: BatchCounts) -> bool:
+    """Return whether the batch has dead jobs, and the first jobs on its page show that all were acknowledged."""
+    dead = [job for job in jobs if job.state == State.DEAD]
+    return bool(dead) and counts.dead == Count(len(dead)) and all(job.acknowledged_at for job in dead)
+
+
+def _lists(request: HttpRequest, batch: Any, counts: BatchCounts, *, are_acknowledged: bool) -> list[tuple[str, str]]:
     """Return links to the lists of the batch's jobs, by state, each with its count."""
     found: list[tuple[str, str, str | None]] = [(_("All jobs"), "job", None)]
-    found += [(_("Dead jobs: %s") % counts.dead, "deadjob", None)] if counts.dead.value else []
+    if are_acknowledged:  # the list of dead letters does not have them
+        found.append((_("Acknowledged dead jobs: %s") % counts.dead, "job", "acknowledged"))
+    elif counts.dead.value:
+        found.append((_("Dead jobs: %s") % counts.dead, "deadjob", None))
     for state, label in (("cancelled", _("Cancelled jobs: %s")), ("running", _("Running jobs: %s"))):
         count = getattr(counts, state)
         found += [(label % count, "job", state)] if count.value else []
@@ -193,7 +205,7 @@ def _lists(request: HttpRequest, batch: Any, counts: BatchCounts) -> list[tuple[
     return [(label, url) for label, url in links if url]
 
 
-def _jobs(request: HttpRequest, batch: Any) -> list[dict[str, Any]]:
+def _first_jobs(request: HttpRequest, batch: Any) -> list[Job]:
     """Return jobs of the batch and of its nested batches: failed ones, then unfinished ones."""
     alias = databases.chosen(request)
     found = jobs_of_batch(batch.pk, UNSUCCESSFUL, JOBS_SHOWN, alias)
@@ -201,7 +213,7 @@ def _jobs(request: HttpRequest, batch: Any) -> list[dict[str, Any]]:
     rows = private.with_permission(with_latest_execution(Job.objects.using(alias).filter(pk__in=ids)), request)
     by_id = {job.pk: job for job in rows}
     attach_executions(by_id.values())
-    return [_job_row(request, by_id[job_id]) for job_id in ids if job_id in by_id]
+    return [by_id[job_id] for job_id in ids if job_id in by_id]
 
 
 def _job_row(request: HttpRequest, job: Job) -> dict[str, Any]:
