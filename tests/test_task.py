@@ -232,6 +232,7 @@ def test_retention_for_all_states_or_by_state():
         ({"backend": "default"}, "pass database= .* or use django_pgqueue.backend.task"),
         ({"bind": True}, "pass takes_context=True"),
         ({"aliases": "old.name"}, "not the string 'old.name'"),
+        ({"max_attempts": True}, "max_attempts True must be a whole number"),
         ({"atomic": "yes"}, "atomic must be True or False"),
         ({"store_result": None}, "store_result must be True or False"),
         ({"backoff": -5}, "backoff: invalid duration"),
@@ -290,6 +291,7 @@ def test_schedules_can_have_a_queue_and_a_priority_of_their_own():
     [
         ({"priority": 101}, "priority 101 must be a whole number from -100 to 100"),
         ({"priority": "high"}, "priority 'high' must be a whole number"),
+        ({"priority": True}, "priority True must be a whole number"),
         ({"queue_name": "no spaces"}, "queue_name 'no spaces' must be"),
         ({"queue_name": ""}, "queue_name '' must be"),
     ],

@@ -124,7 +124,7 @@ def number_problems(low: int, high: int) -> Check:
     """Return a check for whole numbers in a range."""
 
     def check(option: str, value: Any) -> Iterator[str]:
-        if not isinstance(value, int) or not low <= value <= high:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             yield f"{option} {value!r} must be a whole number from {low} to {high}"
 
     return check

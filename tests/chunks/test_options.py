@@ -45,6 +45,7 @@ def test_valid_options_are_accepted(options):
     [
         (takes_chunk, {"chunk": 0}, "chunk 0 must be a whole number from 1 to 1000"),
         (takes_chunk, {"chunk": 1001}, "chunk 1001 must be a whole number from 1 to 1000"),
+        (takes_chunk, {"chunk": True}, "chunk True must be a whole number from 1 to 1000"),
         (takes_chunk, {"chunk": "9"}, "chunk '9' must be a whole number from 1 to 1000"),
         (takes_chunk, {"chunk": 2, "chunk_wait": -1}, "chunk_wait: "),
         (takes_chunk, {"chunk": 2, "chunk_wait": "1 s"}, "chunk_wait: "),
