@@ -152,7 +152,7 @@ def term_of(request: HttpRequest, alias: str, typed: str) -> tuple[str, str] | N
 
 
 def chosen_by(request: HttpRequest, alias: str, typed: str, searched: Searched) -> str | None:
-    """Return the search key that has found jobs, for the audit: its name and value; None for another text.
+    """Return the name and the value of the search key that found jobs, for the audit, or None for another text.
 
     Without a name, it is the value behind a colon.
     """

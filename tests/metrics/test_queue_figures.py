@@ -116,6 +116,11 @@ def test_figures_leave_no_connection_open(connection, watcher):
         time.sleep(0.01)
 
 
+def test_runworker_reload_until_empty_is_refused(db):
+    with pytest.raises(CommandError, match="--reload waits for changes of the code when no job is left"):
+        call_command("runworker", reload=True, until_empty=True)
+
+
 def test_runworker_queue_metrics_without_port_is_refused(db):
     with pytest.raises(CommandError, match="--queue-metrics needs a port: pass --metrics-port too"):
         call_command("runworker", queue_metrics=True)

@@ -111,8 +111,8 @@ def test_lost_worker_is_a_cause_for_an_hour():
     assert (cause.jobs, cause.is_urgent) == (Count(0), False)
     assert cause.sentence == (
         "1 worker process ended without a stop within the last hour (worker web2:7, silent for 12 min), and no other "
-        "one has started on its host since. It was killed, or its host was lost. Workers that serve their queues "
-        "run its jobs again."
+        "one has started on its host since. It was killed, or its host was lost. Workers that serve the queues "
+        "of its jobs run these again."
     )
     Worker.objects.filter(pk=lost.pk).update(last_heartbeat_at=timezone.now() - timedelta(minutes=61))
     assert the_causes(CauseKind.WORKER_LOST) == []

@@ -141,12 +141,19 @@ def _add_processes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--isolation", choices=["process"], help="Run every job in an isolated process.")
 
 
+def _reload(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
+    """Run a worker that restarts when the code changes. Raise `UsageError` for `--until-empty`, which would not end."""
+    if arguments["until_empty"]:
+        raise UsageError("--reload waits for changes of the code when no job is left: omit it, or --until-empty.")
+    return autoreload.run(stdout)
+
+
 def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
     """Run a worker and return its exit code. Raise `CommandError` for invalid arguments, and without `os.fork()`."""
     if not CAN_FORK:
         raise CommandError(f"A worker needs a POSIX system such as Linux, because it forks. This is {sys.platform}.")
     if arguments["reload"] and not autoreload.is_watched():
-        return autoreload.run(stdout)
+        return _reload(arguments, stdout)
     aliases = chosen_databases(arguments)
     live_line = arguments["verbosity"] >= 1 and is_terminal(stdout)
     options, *others = [as_options(alias, arguments, live_line=live_line) for alias in aliases]

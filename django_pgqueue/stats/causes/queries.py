@@ -135,6 +135,7 @@ FROM (
             LIMIT %(searched)s
         ) AS newest
         WHERE in_graph
+        ORDER BY finished_at DESC
         LIMIT %(limit)s
     ) AS of_workflows
 ) AS dead

@@ -60,11 +60,11 @@ def lost_workers(facts: Facts, words: Words) -> Iterator[Cause]:
     if found:
         text = ngettext(
             "%(number)s worker process ended without a stop within the last hour%(workers)s, and no other one has "
-            "started on its host since. It was killed, or its host was lost. Workers that serve their queues run its "
-            "jobs again.",
+            "started on its host since. It was killed, or its host was lost. Workers that serve the queues of its "
+            "jobs run these again.",
             "%(number)s worker processes ended without a stop within the last hour%(workers)s, and no other one has "
-            "started on their hosts since. They were killed, or their hosts were lost. Workers that serve their "
-            "queues run their jobs again.",
+            "started on their hosts since. They were killed, or their hosts were lost. Workers that serve the "
+            "queues of their jobs run these again.",
             len(found),
         )
         sentence = text % {"number": number(len(found)), "workers": named_workers(found)}
