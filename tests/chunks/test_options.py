@@ -40,6 +40,7 @@ def test_valid_options_are_accepted(options):
     assert Task(func=takes_chunk, chunk=2, chunk_wait=timedelta(minutes=1)).chunk_wait_seconds == 60.0
 
 
+@pytest.mark.promise("defect-true-as-number")
 @pytest.mark.parametrize(
     ("func", "options", "message"),
     [
